@@ -1,0 +1,124 @@
+"""Model families: what a family's request turns into, and what its logits mean.
+
+A family is one file with one class, and one row in FAMILIES. It compiles a request into prompts
+and readouts (step 2 of the path) and turns logits into a typed answer (step 9). It knows prompt
+bytes, labels, limits and calibration; it never sees a tensor or a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from adjudge.wire import Request, Response
+
+Segment = str | tuple[int, ...]
+"""A piece of a prompt: text to be tokenised on its own, or token ids as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readout:
+    """What is read at a prompt's last token.
+
+    label_ids: None for the checkpoint's scoring head (one logit per prompt); otherwise the
+    vocabulary rows whose logits are wanted, in order (`len(label_ids)` logits).
+    """
+
+    label_ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One sequence to read: its segments in order, and its readout.
+
+    Segments are cut where cutting cannot change the tokens: the concatenation of the segments'
+    token ids equals the ids of the whole text, or is by definition the family's prompt. Equal
+    strings are tokenised once per request.
+    """
+
+    segments: tuple[Segment, ...]
+    readout: Readout
+    question: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A request, compiled: its prompts, and for each question its slice of them.
+
+    questions: name -> range of indices into `prompts`, in request order.
+    context: whatever the family needs again to answer (the request itself, cut texts, …).
+    """
+
+    request: Request
+    prompts: tuple[Prompt, ...]
+    questions: Mapping[str, range]
+    context: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a family accepts; the service's own limits apply on top. Counts, bytes, tokens."""
+
+    max_prompt_tokens: int = 4096
+    max_questions: int = 4096
+    max_candidates: int = 65_536
+    max_request_tokens: int | None = None
+    max_body_bytes: int = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """What a loaded checkpoint says of itself: everything a family needs besides weights.
+
+    name: the name answered in `model`; aliases: further accepted request names;
+    calibration: the family's own numbers (temperatures, biases, label ids), read by the loader.
+    """
+
+    name: str
+    family: str
+    aliases: tuple[str, ...] = ()
+    base: str | None = None
+    base_revision: str | None = None
+    revision: str | None = None
+    max_prompt_tokens: int = 4096
+    random_weights: bool = False
+    calibration: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Family(Protocol):
+    """The contract of a family. An instance belongs to one loaded checkpoint."""
+
+    card: ModelCard
+    limits: Limits
+
+    def compile(self, request: Request) -> Compiled:
+        """Prompts and readouts of a request. Raises InvalidRequest / UsageError."""
+        ...
+
+    def answer(
+        self,
+        compiled: Compiled,
+        logits: Sequence[np.ndarray],
+        prompt_tokens: Sequence[int],
+        metadata: Mapping[str, Any],
+    ) -> Response:
+        """Typed answers. logits[i]: float32 [number of logits of prompt i]; prompt_tokens[i]:
+        its unpadded token count; metadata: run facts that the engine adds (seconds, cache)."""
+        ...
+
+
+FAMILIES: dict[str, str] = {
+    "open_jev": "adjudge.families.open_jev:OpenJev",
+}
+
+
+def family_class(name: str) -> type[Any]:
+    """The class behind a row of FAMILIES, imported on first use. Raises KeyError."""
+    module, _, attribute = FAMILIES[name].partition(":")
+    found: type[Any] = getattr(import_module(module), attribute)
+    return found
