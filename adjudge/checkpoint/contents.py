@@ -1,0 +1,75 @@
+"""What a loaded checkpoint is: a card, a geometry, a source of weights, perhaps a scoring head.
+
+Weights have canonical names: those of spec `qwen3_5` without `model.language_model.` or `model.`
+(`embed_tokens.weight`, `layers.0.mlp.gate_proj.weight`, …, `lm_head.weight` when untied).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from adjudge.checkpoint.text_config import TextConfig
+from adjudge.families import ModelCard
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A scoring head: score = weight · hidden + bias. float32 [hidden_size] and float32 []."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Lora:
+    """A low-rank delta kept apart: y += scale · (x Aᵀ) Bᵀ. A float32 [rank, K], B float32 [N, rank]."""
+
+    a: Tensor
+    b: Tensor
+    scale: float
+
+
+class WeightSource(Protocol):
+    """Weights by canonical name, each read once, every one accounted for."""
+
+    def names(self) -> set[str]:
+        """Canonical names of the text model's tensors in this source."""
+        ...
+
+    def read(self, name: str, *, device: torch.device | str, dtype: torch.dtype) -> Tensor:
+        """One tensor, finite, on the device; a LoRA is already merged in when merging was asked.
+
+        Raises CheckpointError naming file and key.
+        """
+        ...
+
+    def lora(self, name: str) -> Lora | None:
+        """The delta of this weight when the adapter is kept unmerged, on the CPU; else None."""
+        ...
+
+    def finish(self, consumed: set[str], ignored: Mapping[str, str]) -> None:
+        """Ends a load. consumed: names read; ignored: name prefix -> why it is not needed.
+
+        Raises CheckpointError if a tensor was neither read nor ignored, or was read twice.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A checkpoint, opened: headers are read and checked, tensors not yet.
+
+    tokenizer_path: a tokenizer.json, or None when the checkpoint brings none (random weights).
+    """
+
+    card: ModelCard
+    text_config: TextConfig
+    weights: WeightSource
+    head: Head | None
+    tokenizer_path: Path | None
