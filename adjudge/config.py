@@ -1,4 +1,4 @@
-"""Every setting, once: its type, default, unit and help. Nothing else holds a default.
+"""Every setting, once: its type, default, bounds, unit and help. Nothing else holds a default.
 
 A setting is a field of one of these frozen dataclasses. Its flag, environment variable, file
 entry and help line follow from the field (see `origins`), so a new setting is one new field.
@@ -6,21 +6,34 @@ entry and help line follow from the field (see `origins`), so a new setting is o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from adjudge.errors import ConfigError
 
 T = TypeVar("T")
 
 
-def setting(default: T, text: str, *, unit: str | None = None, secret: bool = False) -> T:
-    """A field with its help text. unit: shown after the value; secret: never printed."""
-    made: T = field(default=default, metadata={"help": text, "unit": unit, "secret": secret})
+def setting(
+    default: T,
+    text: str,
+    *,
+    unit: str | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    secret: bool = False,
+) -> T:
+    """A field with its help text, the bounds of a number, and whether it must stay unprinted."""
+    made: T = field(
+        default=default,
+        metadata={"help": text, "unit": unit, "least": least, "most": most, "secret": secret},
+    )
     return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """What is loaded, and how it runs."""
+    """What is loaded, and how it runs. Raises ConfigError for a value out of bounds."""
 
     model: str | None = setting(None, "model folder; without one, a demo checkpoint is made")
     base: str | None = setting(None, "folder of the base model, for a package of adapter and head")
@@ -35,11 +48,16 @@ class EngineConfig:
         "auto", "weights and activations; auto: bfloat16 on cuda, float32 on cpu"
     )
     max_prompt_tokens: int | None = setting(
-        None, "longest prompt accepted; without it, the checkpoint's own limit", unit="tokens"
+        None,
+        "longest prompt accepted; without it, the checkpoint's own limit",
+        unit="tokens",
+        least=1,
     )
-    max_batch_tokens: int = setting(16_384, "most unique tokens in one forward pass", unit="tokens")
+    max_batch_tokens: int = setting(
+        16_384, "most unique tokens in one forward pass", unit="tokens", least=64
+    )
     gpu_memory_fraction: float = setting(
-        0.9, "share of the device's memory that weights and buffers may take"
+        0.9, "share of the device's memory that weights and buffers may take", least=0.05, most=1
     )
     graphs: bool = setting(True, "capture one CUDA graph per bucket before serving")
     self_check: bool = setting(True, "prove at load that the device computes rows exactly")
@@ -47,13 +65,16 @@ class EngineConfig:
         False, "run on a device that fails the self-check; answers may then depend on the batch"
     )
 
+    def __post_init__(self) -> None:
+        check(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceConfig:
-    """Who may ask what, how much, and for how long."""
+    """Who may ask what, how much, and for how long. Raises ConfigError as EngineConfig does."""
 
     host: str = setting("127.0.0.1", "address to listen on")
-    port: int = setting(8000, "port to listen on; 0 takes a free one")
+    port: int = setting(8000, "port to listen on; 0 takes a free one", least=0, most=65_535)
     api_key: tuple[str, ...] = setting((), "accepted key; give it again for more keys", secret=True)
     api_key_file: str | None = setting(None, "file with one accepted key a line")
     insecure: bool = setting(False, "allow a public address without a key")
@@ -61,35 +82,98 @@ class ServiceConfig:
         (), "web origin allowed to call the service; give it again for more"
     )
     metadata_key: str = setting("x_metadata", "name of the response's metadata object")
-    max_body_bytes: int = setting(4 << 20, "largest request body, once decompressed", unit="bytes")
-    max_questions: int = setting(4096, "most questions in a request")
-    max_candidates: int = setting(65_536, "most candidates in a request, over all questions")
+    max_body_bytes: int = setting(
+        4 << 20, "largest request body, once decompressed", unit="bytes", least=1024
+    )
+    max_questions: int = setting(4096, "most questions in a request", least=1)
+    max_candidates: int = setting(
+        65_536, "most candidates in a request, over all questions", least=1
+    )
     body_timeout_ms: int = setting(
-        10_000, "longest wait for a whole request body", unit="milliseconds"
+        10_000, "longest wait for a whole request body", unit="ms", least=1
     )
     deadline_ms: int | None = setting(
-        None, "deadline of a request that names none of its own", unit="milliseconds"
+        None, "deadline of a request that names none of its own", unit="ms", least=1
     )
-    max_queue_jobs: int = setting(1024, "most requests waiting for the engine")
+    max_queue_jobs: int = setting(1024, "most requests waiting for the engine", least=1)
     max_queue_tokens: int = setting(
-        4_194_304, "most prompt tokens waiting for the engine", unit="tokens"
+        4 << 20, "most prompt tokens waiting for the engine", unit="tokens", least=1
     )
     share_across_requests: bool = setting(True, "let requests of one batch share equal prefixes")
     watchdog_ms: int = setting(
-        120_000, "longest forward pass before the engine counts as hung", unit="milliseconds"
+        120_000, "longest forward pass before the engine counts as hung", unit="ms", least=1
     )
     ready_grace_ms: int = setting(
-        1_000, "on SIGTERM, serve on this long after readiness turns 503", unit="milliseconds"
+        1_000, "on SIGTERM, serve on this long after readiness turns 503", unit="ms", least=0
     )
     drain_ms: int = setting(
-        30_000, "on SIGTERM, longest wait for accepted requests", unit="milliseconds"
+        30_000, "on SIGTERM, longest wait for accepted requests", unit="ms", least=0
     )
     log_format: Literal["text", "json"] = setting("text", "shape of a log line on stderr")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "least log level")
 
+    def __post_init__(self) -> None:
+        check(self)
 
-SECTIONS: dict[str, type[EngineConfig] | type[ServiceConfig]] = {
-    "engine": EngineConfig,
-    "service": ServiceConfig,
-}
+
+AnyConfig = EngineConfig | ServiceConfig
+
+SECTIONS: dict[str, type[AnyConfig]] = {"engine": EngineConfig, "service": ServiceConfig}
 """Table of a configuration file -> its settings. Names are unique over all sections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A setting's type, taken apart. word: bool, int, float or str; choices: of a Literal."""
+
+    word: type[Any]
+    optional: bool = False
+    many: bool = False
+    choices: tuple[str, ...] = ()
+
+
+def kinds(section: type[AnyConfig]) -> dict[str, Kind]:
+    """The kinds of a section's settings, in order."""
+    return _KINDS[section]
+
+
+def _kind(hint: Any) -> Kind:
+    if get_origin(hint) is tuple:
+        return Kind(str, many=True)
+    if get_origin(hint) is Literal:
+        return Kind(str, choices=get_args(hint))
+    if get_args(hint):
+        inner = _kind(next(part for part in get_args(hint) if part is not type(None)))
+        return Kind(inner.word, optional=True, choices=inner.choices)
+    return Kind(hint)
+
+
+_KINDS = {
+    section: {name: _kind(hint) for name, hint in get_type_hints(section).items()}
+    for section in SECTIONS.values()
+}
+
+
+def check(config: AnyConfig) -> None:
+    """Raise ConfigError at the first value of the wrong type, choice or size."""
+    for item in fields(config):
+        check_value(type(config), item.name, getattr(config, item.name))
+
+
+def check_value(section: type[AnyConfig], name: str, value: Any) -> None:
+    """Raise ConfigError when the setting cannot have this value."""
+    kind, bounds = kinds(section)[name], section.__dataclass_fields__[name].metadata
+    if value is None and kind.optional:
+        return
+    if kind.many and not isinstance(value, tuple):
+        raise ConfigError(f"{name} is {value!r}; it takes a list")
+    for part in value if kind.many else (value,):
+        accepted = (int, float) if kind.word is float else kind.word
+        if not isinstance(part, accepted) or (kind.word is not bool and isinstance(part, bool)):
+            raise ConfigError(f"{name} is {part!r}; it takes a value of type {kind.word.__name__}")
+        if kind.choices and part not in kind.choices:
+            raise ConfigError(f"{name} is {part!r}; it takes one of {', '.join(kind.choices)}")
+        if bounds["least"] is not None and part < bounds["least"]:
+            raise ConfigError(f"{name} is {part}; it takes {bounds['least']} or more")
+        if bounds["most"] is not None and part > bounds["most"]:
+            raise ConfigError(f"{name} is {part}; it takes {bounds['most']} or less")
