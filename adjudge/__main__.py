@@ -1,0 +1,5 @@
+import sys
+
+from adjudge.cli import main
+
+sys.exit(main())

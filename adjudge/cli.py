@@ -1,0 +1,71 @@
+"""The command line: a table of commands, each a module that is imported when it is called.
+
+A command module has add_arguments(parser) and run(arguments) -> exit code.
+Exit codes: 0 done; 2 something given cannot be used (one line on stderr says what and what
+helps); 130 interrupted. `serve` has more, see docs/operate.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from adjudge import __version__
+from adjudge.errors import AdjudgeError
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "serve": ("adjudge.commands.serve", "answer requests over HTTP"),
+    "ask": ("adjudge.commands.ask", "answer one request here"),
+    "plan": ("adjudge.commands.plan", "show a request's prompts and tokens; run nothing"),
+    "convert": ("adjudge.commands.convert", "write a checkpoint as one merged folder"),
+    "models": ("adjudge.commands.models", "list what can be loaded, or describe a model folder"),
+    "config": ("adjudge.commands.config", "show each setting and where its value comes from"),
+}
+"""Name -> module, one line of help."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the exit code; argparse exits by itself on a wrong flag."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    name = next((word for word in words if not word.startswith("-")), None)
+    top = _top_parser()
+    if name not in COMMANDS or words[0] != name:
+        top.parse_args(words)
+        top.print_help()
+        return 0
+    module = import_module(COMMANDS[name][0])
+    parser = argparse.ArgumentParser(
+        f"adjudge {name}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.add_arguments(parser)
+    arguments = parser.parse_args(words[1:])
+    try:
+        return int(module.run(arguments))
+    except AdjudgeError as error:
+        print(f"adjudge {name}: {error.message}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _top_parser() -> argparse.ArgumentParser:
+    rows = "\n".join(f"  {name:10}{text}" for name, (_, text) in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        "adjudge",
+        description="Fast, exact serving for decision models.",
+        epilog=f"commands:\n{rows}\n\n`adjudge COMMAND --help` tells more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"adjudge {__version__}")
+    parser.add_argument("command", nargs="?", choices=COMMANDS, metavar="COMMAND")
+    return parser
