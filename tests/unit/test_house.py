@@ -20,13 +20,15 @@ SOURCES = sorted(
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 TORCH_FREE = {"wire", "errors", "config", "origins", "families", "forest", "tokenizer"}
-TORCH_FREE |= {"scheduler", "service", "commands", "cli"}
+TORCH_FREE |= {"scheduler", "service", "engine_door", "commands", "cli"}
 
 RANKS = [
     {"errors", "ops", "progress"},
     {"config", "wire"},
-    {"origins", "families", "tokenizer", "forest"},
-    {"checkpoint", "demo"},
+    {"origins", "families", "forest"},
+    {"tokenizer", "engine_door"},
+    {"checkpoint"},
+    {"demo"},
     {"models", "heads", "graphs", "state"},
     {"executor"},
     {"scheduler"},

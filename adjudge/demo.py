@@ -1,0 +1,42 @@
+"""The demo checkpoint: small, random, in the layout of a real one, made once per user."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from adjudge.progress import Progress
+
+VERSION = 1
+"""Raised when the demo checkpoint changes, so that an older one is not taken for it."""
+
+
+def cache_folder() -> Path:
+    """Where adjudge keeps what it can make again: $XDG_CACHE_HOME/adjudge or ~/.cache/adjudge."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "adjudge"
+
+
+def demo_folder(progress: Progress) -> Path:
+    """The demo checkpoint's folder, written first if it is not there. Safe against a race."""
+    folder = cache_folder() / f"demo-{VERSION}"
+    if folder.is_dir():
+        return folder
+    from adjudge.checkpoint.make import write_checkpoint
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    progress("making the demo checkpoint", 0, 1)
+    unfinished = Path(tempfile.mkdtemp(prefix="demo-", dir=folder.parent))
+    try:
+        write_checkpoint(unfinished)
+        try:
+            unfinished.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    progress("making the demo checkpoint", 1, 1)
+    return folder
