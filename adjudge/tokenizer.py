@@ -1,0 +1,79 @@
+"""The checkpoint's tokenizer: texts and prompts to token ids, exactly as the file says.
+
+A text that spells a special token becomes that token; nothing is added, cut or padded. Prompts
+are encoded segment by segment, each distinct segment once per call; a family cuts only where
+that cannot change the ids (see `families.Prompt`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+
+from adjudge.errors import CheckpointError
+from adjudge.families import Prompt, Segment
+
+
+class Tokenizer:
+    """Safe to use from several threads; encoding releases the interpreter lock."""
+
+    def __init__(self, inner: tokenizers.Tokenizer) -> None:
+        inner.no_truncation()
+        inner.no_padding()
+        self._inner = inner
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tokenizer:
+        """From a checkpoint folder or its tokenizer.json. Raises CheckpointError."""
+        file = Path(path)
+        if file.is_dir():
+            file = file / "tokenizer.json"
+        if not file.is_file():
+            raise CheckpointError(f"{file}: there is no such tokenizer file; every model needs one")
+        try:
+            inner = tokenizers.Tokenizer.from_file(str(file))
+        except Exception as exc:  # the library raises bare Exception for every fault of a file
+            raise CheckpointError(f"{file}: not a readable tokenizer: {exc}") from exc
+        return cls(inner)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, special tokens included; the model may have more rows than that."""
+        return self._inner.get_vocab_size(with_added_tokens=True)
+
+    def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Token ids of each text: int32 [num_tokens]. Texts are independent of each other."""
+        encodings = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+
+    def encode_prompts(self, prompts: Sequence[Prompt]) -> list[np.ndarray]:
+        """Token ids of each prompt, its segments' ids in order: int32 [num_tokens]."""
+        distinct: dict[Segment, np.ndarray] = {}
+        for prompt in prompts:
+            for segment in prompt.segments:
+                if segment not in distinct:
+                    distinct[segment] = (
+                        _NONE if isinstance(segment, str) else np.array(segment, dtype=np.int32)
+                    )
+        texts = [segment for segment in distinct if isinstance(segment, str)]
+        distinct.update(zip(texts, self.encode_many(texts), strict=True))
+        return [
+            np.concatenate([_NONE, *(distinct[segment] for segment in prompt.segments)])
+            for prompt in prompts
+        ]
+
+    def id_of(self, text: str) -> int:
+        """The id of a text that is exactly one token. Raises CheckpointError otherwise."""
+        (ids,) = self.encode_many([text])
+        if len(ids) != 1:
+            raise CheckpointError(
+                f"the label {text!r} is {len(ids)} tokens of this tokenizer, and must be one; "
+                "the checkpoint and its tokenizer do not belong together"
+            )
+        return int(ids[0])
+
+
+_NONE = np.array([], dtype=np.int32)
