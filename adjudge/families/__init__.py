@@ -62,11 +62,21 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a family accepts; the service's own limits apply on top. Counts, bytes, tokens."""
+    """What a family accepts; the service's own limits apply on top. Counts, bytes, tokens.
 
+    answers: the question types it answers; aliases: whether its requests may use the spellings
+    of wire/aliases.py; max_candidates counts options and levels, and 1 for a noul.
+    """
+
+    answers: tuple[str, ...] = ("noul", "choice", "score")
+    aliases: bool = False
     max_prompt_tokens: int = 4096
     max_questions: int = 4096
     max_candidates: int = 65_536
+    min_options: int = 1
+    max_options: int = 255
+    min_levels: int = 1
+    max_levels: int = 10
     max_request_tokens: int | None = None
     max_body_bytes: int = 4 << 20
 
@@ -95,6 +105,11 @@ class Family(Protocol):
 
     card: ModelCard
     limits: Limits
+
+    @classmethod
+    def limits_for(cls, card: ModelCard) -> Limits:
+        """The family's limits for a checkpoint, before any setting narrows or widens them."""
+        ...
 
     def compile(self, request: Request) -> Compiled:
         """Prompts and readouts of a request. Raises InvalidRequest / UsageError."""

@@ -1,0 +1,50 @@
+"""From logits to probabilities and confidences, in float64. Used by more than one family."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def softmax(logits: Sequence[float], temperature: float = 1.0) -> list[float]:
+    """softmax(logits / temperature) over all of `logits`."""
+    scaled = np.asarray(logits, dtype=np.float64) / temperature
+    weights = np.exp(scaled - scaled.max())
+    probabilities: list[float] = (weights / weights.sum()).tolist()
+    return probabilities
+
+
+def level_mean(probabilities: Sequence[float]) -> float:
+    """Σ i·p_i, the expected level."""
+    return float(sum(level * p for level, p in enumerate(probabilities)))
+
+
+def choice_confidence(probabilities: Sequence[float]) -> float:
+    """(p_max − 1/n) / (1 − 1/n): 0 where all are equal, 1 where one has everything, or n = 1."""
+    n = len(probabilities)
+    if n == 1:
+        return 1.0
+    return max(0.0, (max(probabilities) - 1 / n) / (1 - 1 / n))
+
+
+def score_confidence(probabilities: Sequence[float]) -> float:
+    """max(0, 1 − Σ p_i·|i − mode| / D), D = mean_i |i − (n−1)/2|, the first maximum as mode;
+    1 where n = 1."""
+    n = len(probabilities)
+    if n == 1:
+        return 1.0
+    mode = max(range(n), key=probabilities.__getitem__)
+    spread = sum(p * abs(level - mode) for level, p in enumerate(probabilities))
+    uniform_spread = sum(abs(level - (n - 1) / 2) for level in range(n)) / n
+    return max(0.0, 1 - spread / uniform_spread)
+
+
+def entropy_certainty(probabilities: Sequence[float]) -> float:
+    """max(0, 1 − H / ln n), H the entropy in nats; 1 where n = 1."""
+    n = len(probabilities)
+    if n == 1:
+        return 1.0
+    entropy = -sum(p * math.log(p) for p in probabilities if p > 0)
+    return max(0.0, 1 - entropy / math.log(n))

@@ -1,0 +1,101 @@
+"""Limits and names, refused the same way by every family.
+
+A rule about one field is 422 at that field; a total over a limit, or a model that is not
+loaded, is 400. Every message says the limit, the actual value and the remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from adjudge.errors import Detail, InvalidRequest, UsageError
+from adjudge.families import Compiled, Limits
+from adjudge.wire import Choice, Question, Request, Score
+
+ALWAYS_ACCEPTED = ("jev-latest", "jev-preview")
+
+
+def check_request(request: Request, limits: Limits, names: Iterable[str]) -> None:
+    """Model name, question types, counts and assets of a request for a text-only family.
+
+    names: the model names accepted besides ALWAYS_ACCEPTED; an absent name is accepted.
+    Raises UsageError or InvalidRequest (with every wrong field).
+    """
+    accepted = dict.fromkeys((*ALWAYS_ACCEPTED, *names))
+    if request.model is not None and request.model not in accepted:
+        raise UsageError(
+            f"the model of this request is not loaded here; leave model out or send one of: "
+            f"{', '.join(accepted)}"
+        )
+    num_questions = len(request.questions)
+    if num_questions > limits.max_questions:
+        raise UsageError(
+            f"the request asks {num_questions} questions; the limit is {limits.max_questions}. "
+            "Split it into several requests"
+        )
+    num_candidates = sum(map(_num_candidates, request.questions.values()))
+    if num_candidates > limits.max_candidates:
+        raise UsageError(
+            f"the request has {num_candidates} candidates; the limit is {limits.max_candidates}. "
+            "Split it into several requests"
+        )
+    details = [
+        Detail(
+            loc=("body", "assets", name),
+            msg="the loaded model reads text only; leave the asset out",
+            type="asset_unsupported",
+        )
+        for name in request.assets or ()
+    ]
+    for name, question in request.questions.items():
+        details.extend(_question_details(name, question, limits))
+    if details:
+        raise InvalidRequest(*details)
+
+
+def check_tokens(compiled: Compiled, prompt_tokens: Sequence[int], limits: Limits) -> None:
+    """Refuses the whole request if a prompt, or their sum, is too long. Nothing is ever cut.
+
+    prompt_tokens[i]: the token count of compiled.prompts[i]. Raises UsageError that names the
+    question of the longest prompt.
+    """
+    longest = max(range(len(prompt_tokens)), key=prompt_tokens.__getitem__)
+    if prompt_tokens[longest] > limits.max_prompt_tokens:
+        raise UsageError(
+            f"question {compiled.prompts[longest].question!r} makes a prompt of "
+            f"{prompt_tokens[longest]} tokens; the limit is {limits.max_prompt_tokens}. "
+            "Shorten the state, the instructions or the option"
+        )
+    total = sum(prompt_tokens)
+    if limits.max_request_tokens is not None and total > limits.max_request_tokens:
+        raise UsageError(
+            f"the request makes {total} prompt tokens; the limit is {limits.max_request_tokens}. "
+            "Split it into several requests"
+        )
+
+
+def _num_candidates(question: Question) -> int:
+    return len(question.criteria) if isinstance(question, Choice | Score) else 1
+
+
+def _question_details(name: str, question: Question, limits: Limits) -> list[Detail]:
+    if isinstance(question, Choice):
+        kind, noun, least, most = "choice", "options", limits.min_options, limits.max_options
+    elif isinstance(question, Score):
+        kind, noun, least, most = "score", "levels", limits.min_levels, limits.max_levels
+    else:
+        kind, noun, least, most = "noul", "", 1, 1
+    if kind not in limits.answers:
+        answered = ", ".join(limits.answers)
+        msg = f"this model does not answer {kind} questions; it answers {answered}"
+        return [Detail(loc=("body", "questions", name), msg=msg, type="type_unsupported")]
+    count = _num_candidates(question)
+    if least <= count <= most:
+        return []
+    msg = f"there are {count} {noun}; this model takes {least} to {most}. Split the question"
+    if count < least:
+        msg = f"there are {count} {noun}; this model takes {least} to {most}. Add to them"
+    loc = ("body", "questions", name, kind, "criteria")
+    return [
+        Detail(loc=loc, msg=msg, type="too_short" if count < least else "too_long", input=count)
+    ]

@@ -1,0 +1,164 @@
+"""Open-Jev: one prompt per candidate, a scoring head at its last token, one temperature.
+
+Each candidate is put to the model as a yes/no proposal in a chat turn with a closed thinking
+block; a question's logits are its candidates' scores, a noul's are [0, score]. The probability
+is softmax(logits / T) over the complete question in float64, and nothing is rounded.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from adjudge.errors import CheckpointError, ConfigError
+from adjudge.families import Compiled, Limits, ModelCard, Prompt, Readout
+from adjudge.families.calibration import choice_confidence, level_mean, score_confidence, softmax
+from adjudge.families.limits import check_request
+from adjudge.wire import (
+    Answer,
+    Choice,
+    ChoiceAnswer,
+    Noul,
+    NoulAnswer,
+    Question,
+    Request,
+    Response,
+    Score,
+    ScoreAnswer,
+    Text,
+    Usage,
+)
+
+METHOD = "independent_candidate_lora_nll_brier"
+MAX_PROMPT_TOKENS = 16_384
+
+# A prompt is OPENING state "\n\n" | QUESTION | " " question "\n" | PROPOSAL | " " option "\n" |
+# the closing question. Every cut lies between a line feed and a letter, or between a colon and
+# a space. The tokenizer's split pattern ends a piece at both whatever surrounds them, no special
+# token holds white space, and no character after a cut composes with the one before it under
+# NFC; so the segments' ids joined are the ids of the whole text. The reference strips the text
+# of the turn, which does nothing: it starts with a letter and ends with a full stop.
+OPENING = "<|im_start|>user\nContext:\n"
+QUESTION = "Question:"
+PROPOSAL = "Proposed answer:"
+_ANSWER_TURN = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+PROPOSAL_CLOSING = f"Is this proposed answer correct? Answer Yes or No.{_ANSWER_TURN}"
+NOUL_CLOSING = f"Is the answer to this question yes? Answer Yes or No.{_ANSWER_TURN}"
+
+_READOUT = Readout()
+
+
+class OpenJev:
+    """The family on one checkpoint. card.calibration: {"temperature": finite, above 0}."""
+
+    def __init__(self, card: ModelCard, limits: Limits | None = None) -> None:
+        temperature = card.calibration.get("temperature")
+        if not isinstance(temperature, float | int) or not 0 < temperature < math.inf:
+            raise CheckpointError(
+                f"{card.name}: temperature.json gives temperature {temperature!r}; Open-Jev needs "
+                "a finite number above 0"
+            )
+        self.card = card
+        self.limits = self.limits_for(card) if limits is None else limits
+        if self.limits.max_prompt_tokens > MAX_PROMPT_TOKENS:
+            raise ConfigError(
+                f"max_prompt_tokens is {self.limits.max_prompt_tokens}; Open-Jev accepts 1 to "
+                f"{MAX_PROMPT_TOKENS}"
+            )
+        self._temperature = float(temperature)
+        self._names = [card.name, *card.aliases, "open-jev", card.name.rpartition("/")[2].lower()]
+        if card.base is not None:
+            self._names.append(card.base)
+
+    @classmethod
+    def limits_for(cls, card: ModelCard) -> Limits:
+        return Limits(max_prompt_tokens=card.max_prompt_tokens)
+
+    def compile(self, request: Request) -> Compiled:
+        check_request(request, self.limits, self._names)
+        context = f"{OPENING}{render(request.state)}\n\n"
+        prompts: list[Prompt] = []
+        questions: dict[str, range] = {}
+        for name, question in request.questions.items():
+            start = len(prompts)
+            for segments in _question_segments(question):
+                prompts.append(Prompt((context, *segments), _READOUT, name))
+            questions[name] = range(start, len(prompts))
+        return Compiled(request, tuple(prompts), questions)
+
+    def answer(
+        self,
+        compiled: Compiled,
+        logits: Sequence[np.ndarray],
+        prompt_tokens: Sequence[int],
+        metadata: Mapping[str, Any],
+    ) -> Response:
+        answers = {
+            name: self._answer(question, [float(logits[i][0]) for i in compiled.questions[name]])
+            for name, question in compiled.request.questions.items()
+        }
+        facts = {
+            "method": METHOD,
+            "temperature": self._temperature,
+            "candidate_sequences": len(compiled.prompts),
+            "base_revision": self.card.base_revision,
+            "max_length": self.limits.max_prompt_tokens,
+            **metadata,
+        }
+        usage = Usage(input_tokens=sum(prompt_tokens))
+        return Response(model=self.card.name, answers=answers, usage=usage, metadata=facts)
+
+    def _answer(self, question: Question, scores: list[float]) -> Answer:
+        if isinstance(question, Noul):
+            return NoulAnswer(noul=softmax([0.0, *scores], self._temperature)[1])
+        probabilities = softmax(scores, self._temperature)
+        if isinstance(question, Choice):
+            options = list(question.criteria)
+            return ChoiceAnswer(
+                choice=options[probabilities.index(max(probabilities))],
+                probabilities=dict(zip(options, probabilities, strict=True)),
+                confidence=choice_confidence(probabilities),
+            )
+        levels = [str(level) for level in range(len(question.criteria))]
+        return ScoreAnswer(
+            score=level_mean(probabilities),
+            legend=dict(zip(levels, question.criteria, strict=True)),
+            probabilities=dict(zip(levels, probabilities, strict=True)),
+            confidence=score_confidence(probabilities),
+        )
+
+
+def render(value: Text) -> str:
+    """A string as it is; anything else as sorted JSON, default separators, nothing escaped that
+    need not be."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False)
+
+
+def _question_segments(question: Question) -> list[tuple[str, ...]]:
+    """The segments after the context, one tuple per candidate."""
+    asked = "" if question.instructions is None else render(question.instructions)
+    if isinstance(question, Noul):
+        return [(QUESTION, f" {asked}{_sides(question)}\n", NOUL_CLOSING)]
+    if isinstance(question, Score):
+        options = [render(level) for level in question.criteria]
+    else:
+        options = [
+            key if text is None else f"{key}: {render(text)}"
+            for key, text in question.criteria.items()
+        ]
+    shared = (QUESTION, f" {asked}\n", PROPOSAL)
+    return [(*shared, f" {option}\n", PROPOSAL_CLOSING) for option in options]
+
+
+def _sides(question: Noul) -> str:
+    """What counts as yes and as no, as far as the caller described it."""
+    if question.criteria is None:
+        return ""
+    sides = (("Yes", question.criteria.true), ("No", question.criteria.false))
+    return "".join(f"\n{side} means: {render(text)}" for side, text in sides if text is not None)
