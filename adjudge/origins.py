@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -53,16 +53,20 @@ def add_flags(
     parser: argparse.ArgumentParser,
     sections: Iterable[str] = tuple(SECTIONS),
     *,
-    leave_out: Iterable[str] = (),
+    only: Collection[str] | None = None,
+    leave_out: Collection[str] = (),
 ) -> None:
-    """One flag per setting. A flag that is not given leaves nothing in the parsed arguments."""
+    """One flag per setting. A flag that is not given leaves nothing in the parsed arguments.
+
+    only: just these settings, where not None; leave_out: all but these.
+    """
     parser.add_argument(
         "--config", metavar="FILE", help="TOML file of settings", default=argparse.SUPPRESS
     )
     for section in sections:
         group = parser.add_argument_group(f"{section} settings")
         for item in fields(SECTIONS[section]):
-            if item.name not in leave_out:
+            if item.name not in leave_out and (only is None or item.name in only):
                 _add_flag(group, item.name, kinds(SECTIONS[section])[item.name], item)
 
 

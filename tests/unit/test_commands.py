@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import argparse
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adjudge.cli import COMMANDS, main
+from adjudge.commands.request import add_request_flags, read_request
+from adjudge.commands.table import table
+from adjudge.errors import ConfigError, InvalidRequest, UsageError
+from adjudge.progress import Reporter
+
+
+def request(*arguments: str) -> dict[str, Any]:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("request", nargs="?")
+    add_request_flags(parser)
+    return read_request(parser.parse_args(arguments))
+
+
+def test_flags_make_a_request() -> None:
+    made = request(
+        *("--state", "late", "--noul", "Urgent?", "--noul", "Lost?"),
+        *("--choice", "Team?", "billing", "shipping=parcels = boxes"),
+        *("--score", "Upset?", "calm", "furious"),
+    )
+    assert made == {
+        "state": "late",
+        "questions": {
+            "noul": {"type": "noul", "instructions": "Urgent?"},
+            "noul_2": {"type": "noul", "instructions": "Lost?"},
+            "choice": {
+                "type": "choice",
+                "instructions": "Team?",
+                "criteria": {"billing": None, "shipping": "parcels = boxes"},
+            },
+            "score": {"type": "score", "instructions": "Upset?", "criteria": ["calm", "furious"]},
+        },
+    }
+
+
+def test_file_is_read_as_a_request(tmp_path: Path) -> None:
+    file = tmp_path / "request.json"
+    file.write_text('{"state": "é", "questions": {}}', encoding="utf-8")
+    assert request(str(file)) == {"state": "é", "questions": {}}
+
+
+def test_standard_input_is_read_as_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"state": 1}')))
+    assert request("-") == {"state": 1}
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--state", "s"], "a state without questions"),
+        (["--noul", "q"], "questions without a state"),
+        (["r.json", "--state", "s", "--noul", "q"], "give one"),
+        (["--state", "s", "--choice", "q"], "has no options"),
+        (["--state", "s", "--choice", "q", "a", "a=b"], "an option twice"),
+        (["--state", "s", "--score", "q"], "has no levels"),
+        (["/no/such.json"], "/no/such.json: cannot be read"),
+    ],
+)
+def test_flags_that_make_no_request_are_refused(arguments: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        request(*arguments)
+
+
+def test_request_file_must_hold_an_object(tmp_path: Path) -> None:
+    file = tmp_path / "request.json"
+    file.write_text("[]")
+    with pytest.raises(UsageError, match="a request is a JSON object"):
+        request(str(file))
+    file.write_text('{"state": 1, "state": 2}')
+    with pytest.raises(InvalidRequest):
+        request(str(file))
+
+
+def test_table_aligns_words_left_and_numbers_right() -> None:
+    rows = [("ab", 12_000, 0.5), ("c", 3, None)]
+    assert table(["name", "count", "p"], rows) == (
+        "name   count       p\nab    12,000  0.5000\nc          3       -"
+    )
+
+
+def test_table_without_rows_is_its_headers() -> None:
+    assert table(["name", "count"], []) == "name  count"
+
+
+def test_progress_off_a_terminal_writes_few_whole_lines() -> None:
+    stream = io.StringIO()
+    reporter = Reporter(stream, every_s=1e9)
+    for done in range(101):
+        reporter("loading", done, 100)
+    reporter("checking", 0, 1)
+    assert stream.getvalue() == "loading: 0 of 100\nloading: 100 of 100\nchecking: 0 of 1\n"
+
+
+def test_progress_on_a_terminal_rewrites_its_line() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    reporter = Reporter(stream, every_s=0)
+    reporter("loading", 1_000, 2_000)
+    reporter("loading", 2_000, 2_000)
+    assert stream.getvalue() == "\rloading: 1,000 of 2,000\rloading: 2,000 of 2,000\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([name, "--help"])
+    assert caught.value.code == 0
+    assert f"usage: adjudge {name}" in capsys.readouterr().out
+
+
+def test_top_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown and text in shown for name, (_, text) in COMMANDS.items())
+
+
+def test_unknown_command_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["serv"])
+    assert caught.value.code == 2
+    assert "serv" in capsys.readouterr().err
+
+
+def test_errors_are_one_line_and_exit_2(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADJUDGE_PORT", "tcp://10.0.0.1:8000")
+    assert main(["config", "show"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.startswith("adjudge config: environment ADJUDGE_PORT")
+
+
+def test_config_show_gives_origins_and_hides_keys(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADJUDGE_MAX_QUEUE_JOBS", "7")
+    assert main(["config", "show", "--api-key", "hush", "--json"]) == 0
+    shown = capsys.readouterr().out
+    service = json.loads(shown)["service"]
+    assert service["max_queue_jobs"] == {
+        "value": 7,
+        "origin": "environment ADJUDGE_MAX_QUEUE_JOBS",
+    }
+    assert service["api_key"]["origin"] == "flag --api-key"
+    assert "hush" not in shown
