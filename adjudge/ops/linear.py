@@ -1,0 +1,81 @@
+"""Matrix products whose rows do not depend on how many rows there are, and low-rank deltas.
+
+Legend: R rows, K inputs, N outputs.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+ROW_BLOCKS = (512, 256, 128, 64, 32)
+"""Row counts that a product runs with on a CPU, descending; see `agreeing_blocks`."""
+
+
+def linear(x_RK: Tensor, weight_NK: Tensor, *, blocks: tuple[int, ...] = ROW_BLOCKS) -> Tensor:
+    """[R, N] of x · weightᵀ, accumulated in FP32 and rounded once. Any R ≥ 0.
+
+    On a CPU rows run in blocks of the given sizes (descending), the last one padded: a library
+    picks its kernel by the number of rows, and these sizes were seen to agree.
+    """
+    if x_RK.is_cuda:
+        return functional.linear(x_RK, weight_NK)
+    R = x_RK.shape[0]
+    if R in blocks:
+        return functional.linear(x_RK, weight_NK)
+    out_RN = x_RK.new_empty(R, weight_NK.shape[0])
+    start = 0
+    while start < R:
+        left = R - start
+        size = next((block for block in blocks if block <= left), blocks[-1])
+        if left >= size:
+            torch.mm(x_RK[start : start + size], weight_NK.T, out=out_RN[start : start + size])
+        else:
+            padded = x_RK.new_zeros(size, x_RK.shape[1])
+            padded[:left] = x_RK[start:]
+            out_RN[start:] = functional.linear(padded, weight_NK)[:left]
+        start += size
+    return out_RN
+
+
+def agreeing_blocks(weights_NK: list[Tensor]) -> tuple[int, ...]:
+    """The sizes of ROW_BLOCKS with which this machine gives every row the same bits.
+
+    weights_NK: one weight of each shape that will be used. A size stays if its rows, at each
+    place of a block, equal those of the largest block for every weight. Deterministic inputs.
+    """
+    largest = ROW_BLOCKS[0]
+    agreeing = list(ROW_BLOCKS)
+    generator = torch.Generator().manual_seed(0)
+    for weight_NK in weights_NK:
+        x_RK = torch.randn(largest, weight_NK.shape[1], generator=generator).to(weight_NK.dtype)
+        whole_RN = functional.linear(x_RK, weight_NK)
+        agreeing = [
+            size
+            for size in agreeing
+            if all(
+                torch.equal(functional.linear(part, weight_NK), expected)
+                for part, expected in zip(x_RK.split(size), whole_RN.split(size), strict=True)
+            )
+        ]
+    return tuple(agreeing)
+
+
+def add_lora(
+    y_RN: Tensor,
+    x_RK: Tensor,
+    a_LK: Tensor,
+    b_NL: Tensor,
+    *,
+    scale: float,
+    blocks: tuple[int, ...] = ROW_BLOCKS,
+) -> None:
+    """y ← round(y + scale · (x · aᵀ) · bᵀ) in place; the delta is FP32 throughout.
+
+    y_RN: a product's result, or the slice of a fused one that this delta belongs to;
+    a_LK, b_NL: float32, L the rank.
+    """
+    low_RL = linear(x_RK.float(), a_LK, blocks=blocks)
+    delta_RN = linear(low_RL, b_NL, blocks=blocks)
+    y_RN.copy_(delta_RN.mul_(scale).add_(y_RN))

@@ -1,0 +1,49 @@
+"""RMSNorm with its residual addition, and RMSNorm with a SiLU gate.
+
+Legend: R rows, H hidden, V value heads, D dimension of a head.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def add_rms_norm(
+    x_RH: Tensor, delta_RH: Tensor | None, weight_H: Tensor, *, eps: float
+) -> tuple[Tensor, Tensor]:
+    """sum = x + delta, rounded; normed = sum · rsqrt(mean(sum²) + eps) · (1 + weight), rounded.
+
+    All tensors have one dtype; arithmetic is FP32. Without a delta the sum is `x_RH` itself.
+    Returns (sum_RH, normed_RH).
+    """
+    if x_RH.is_cuda:
+        from adjudge.ops import triton_rows
+
+        return triton_rows.add_rms_norm(x_RH, delta_RH, weight_H, eps=eps)
+    sum_RH = x_RH if delta_RH is None else x_RH + delta_RH
+    scale_H = weight_H.float() + 1.0
+    normed_RH = _unit(sum_RH.float(), eps).mul_(scale_H)
+    return sum_RH, normed_RH.to(x_RH.dtype)
+
+
+def gated_rms_norm(o_RVD: Tensor, z_RX: Tensor, weight_D: Tensor, *, eps: float) -> Tensor:
+    """[R, V, D] of weight · round(o · rsqrt(mean(o²) + eps)) · silu(z), one mean for each head.
+
+    z_RX: [R, V·D], last axis contiguous, rows perhaps strided. The normalised value, its product
+    with the weight and the result are rounded to the inputs' dtype; silu is FP32.
+    """
+    if o_RVD.is_cuda:
+        from adjudge.ops import triton_rows
+
+        return triton_rows.gated_rms_norm(o_RVD, z_RX, weight_D, eps=eps)
+    dtype = o_RVD.dtype
+    normed_RVD = _unit(o_RVD.float(), eps).to(dtype)
+    weighted_RVD = normed_RVD.mul_(weight_D).float()
+    z_RVD = z_RX.float().view(o_RVD.shape)
+    return weighted_RVD.mul_(z_RVD).div_(torch.exp(-z_RVD).add_(1.0)).to(dtype)
+
+
+def _unit(x: Tensor, eps: float) -> Tensor:
+    """x in place, over the root of its last axis' mean square."""
+    return x.mul_(torch.rsqrt(x.square().mean(-1, keepdim=True).add_(eps)))
