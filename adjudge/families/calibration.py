@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+
+from adjudge.errors import CheckpointError
+
+
+def checked_temperature(value: Any, origin: str) -> float:
+    """A checkpoint's temperature, finite and above 0. Raises CheckpointError naming `origin`."""
+    if isinstance(value, float | int) and not isinstance(value, bool) and 0 < value < math.inf:
+        return float(value)
+    raise CheckpointError(f"{origin}: temperature is {value!r}, and must be finite and above 0")
 
 
 def softmax(logits: Sequence[float], temperature: float = 1.0) -> list[float]:

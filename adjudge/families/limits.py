@@ -27,18 +27,7 @@ def check_request(request: Request, limits: Limits, names: Iterable[str]) -> Non
             f"the model of this request is not loaded here; leave model out or send one of: "
             f"{', '.join(accepted)}"
         )
-    num_questions = len(request.questions)
-    if num_questions > limits.max_questions:
-        raise UsageError(
-            f"the request asks {num_questions} questions; the limit is {limits.max_questions}. "
-            "Split it into several requests"
-        )
-    num_candidates = sum(map(_num_candidates, request.questions.values()))
-    if num_candidates > limits.max_candidates:
-        raise UsageError(
-            f"the request has {num_candidates} candidates; the limit is {limits.max_candidates}. "
-            "Split it into several requests"
-        )
+    check_counts(request, limits.max_questions, limits.max_candidates)
     details = [
         Detail(
             loc=("body", "assets", name),
@@ -51,6 +40,22 @@ def check_request(request: Request, limits: Limits, names: Iterable[str]) -> Non
         details.extend(_question_details(name, question, limits))
     if details:
         raise InvalidRequest(*details)
+
+
+def check_counts(request: Request, max_questions: int, max_candidates: int) -> None:
+    """Questions, and candidates over all questions. Raises UsageError."""
+    num_questions = len(request.questions)
+    if num_questions > max_questions:
+        raise UsageError(
+            f"the request asks {num_questions} questions; the limit is {max_questions}. "
+            "Split it into several requests"
+        )
+    num_candidates = sum(map(_num_candidates, request.questions.values()))
+    if num_candidates > max_candidates:
+        raise UsageError(
+            f"the request has {num_candidates} candidates; the limit is {max_candidates}. "
+            "Split it into several requests"
+        )
 
 
 def check_tokens(compiled: Compiled, prompt_tokens: Sequence[int], limits: Limits) -> None:

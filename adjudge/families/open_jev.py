@@ -8,15 +8,20 @@ is softmax(logits / T) over the complete question in float64, and nothing is rou
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from adjudge.errors import CheckpointError, ConfigError
+from adjudge.errors import ConfigError
 from adjudge.families import Compiled, Limits, ModelCard, Prompt, Readout
-from adjudge.families.calibration import choice_confidence, level_mean, score_confidence, softmax
+from adjudge.families.calibration import (
+    checked_temperature,
+    choice_confidence,
+    level_mean,
+    score_confidence,
+    softmax,
+)
 from adjudge.families.limits import check_request
 from adjudge.wire import (
     Answer,
@@ -56,12 +61,6 @@ class OpenJev:
     """The family on one checkpoint. card.calibration: {"temperature": finite, above 0}."""
 
     def __init__(self, card: ModelCard, limits: Limits | None = None) -> None:
-        temperature = card.calibration.get("temperature")
-        if not isinstance(temperature, float | int) or not 0 < temperature < math.inf:
-            raise CheckpointError(
-                f"{card.name}: temperature.json gives temperature {temperature!r}; Open-Jev needs "
-                "a finite number above 0"
-            )
         self.card = card
         self.limits = self.limits_for(card) if limits is None else limits
         if self.limits.max_prompt_tokens > MAX_PROMPT_TOKENS:
@@ -69,7 +68,9 @@ class OpenJev:
                 f"max_prompt_tokens is {self.limits.max_prompt_tokens}; Open-Jev accepts 1 to "
                 f"{MAX_PROMPT_TOKENS}"
             )
-        self._temperature = float(temperature)
+        self._temperature = checked_temperature(
+            card.calibration.get("temperature"), f"{card.name}: temperature.json"
+        )
         self._names = [card.name, *card.aliases, "open-jev", card.name.rpartition("/")[2].lower()]
         if card.base is not None:
             self._names.append(card.base)
