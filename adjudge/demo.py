@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -28,15 +27,12 @@ def demo_folder(progress: Progress) -> Path:
 
     folder.parent.mkdir(parents=True, exist_ok=True)
     progress("making the demo checkpoint", 0, 1)
-    unfinished = Path(tempfile.mkdtemp(prefix="demo-", dir=folder.parent))
-    try:
-        write_checkpoint(unfinished)
+    with tempfile.TemporaryDirectory(prefix="demo-", dir=folder.parent) as unfinished:
+        written = write_checkpoint(Path(unfinished) / "checkpoint")
         try:
-            unfinished.rename(folder)
+            written.rename(folder)
         except OSError:
             if not folder.is_dir():
                 raise
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     progress("making the demo checkpoint", 1, 1)
     return folder

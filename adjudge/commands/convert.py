@@ -27,10 +27,9 @@ def run(arguments: argparse.Namespace) -> int:
     config = resolve(vars(arguments), os.environ).engine
     if config.model is None:
         raise ConfigError("no model folder to convert; give adjudge convert FOLDER TARGET")
-    from adjudge.checkpoint import open_checkpoint
-    from adjudge.checkpoint.export import write_export
+    from adjudge.checkpoint import open_checkpoint, write_export
 
     checkpoint = open_checkpoint(config.model, adapter=config.adapter, base=config.base)
-    write_export(checkpoint, arguments.target, progress=Reporter())
+    write_export(checkpoint, arguments.target, Reporter())
     print(f"wrote {checkpoint.card.name} to {arguments.target}")
     return 0
