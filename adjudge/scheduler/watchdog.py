@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from adjudge.exit_codes import ExitCode
+from adjudge.scheduler.exit_codes import ExitCode
 from adjudge.scheduler.scheduler import Fault
 
 if TYPE_CHECKING:

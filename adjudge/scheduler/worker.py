@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from adjudge.errors import DeviceError, InternalError
-from adjudge.exit_codes import ExitCode
+from adjudge.scheduler.exit_codes import ExitCode
 from adjudge.scheduler.scheduler import Fault
 
 if TYPE_CHECKING:
