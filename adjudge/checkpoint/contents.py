@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -26,9 +26,8 @@ class Head:
     bias: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Lora:
-    """A low-rank delta kept apart: y += scale · (x Aᵀ) Bᵀ. A float32 [rank, K], B float32 [N, rank]."""
+class Lora(NamedTuple):
+    """A low-rank delta of a weight [N, K]: W + scale · B·A. A float32 [rank, K], B [N, rank]."""
 
     a: Tensor
     b: Tensor
@@ -36,10 +35,24 @@ class Lora:
 
 
 class WeightSource(Protocol):
-    """Weights by canonical name, each read once, every one accounted for."""
+    """Weights by canonical name, each read once, every one accounted for.
+
+    Every tensor is rounded to the source's `precision` before it is cast to the dtype asked for:
+    the reference pipelines load a BF16 model wholly in BF16, so `A_log`, which base shards store
+    in FP32, is rounded to BF16 even for an FP32 engine.
+    """
+
+    @property
+    def precision(self) -> torch.dtype:
+        """The dtype of the checkpoint's embedding: bfloat16, or float32."""
+        ...
 
     def names(self) -> set[str]:
         """Canonical names of the text model's tensors in this source."""
+        ...
+
+    def deltas(self) -> set[str]:
+        """Canonical names of the weights whose LoRA is kept apart, so that `lora` gives it."""
         ...
 
     def read(self, name: str, *, device: torch.device | str, dtype: torch.dtype) -> Tensor:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, NoReturn
 
+from adjudge.checkpoint.json_file import read_object
 from adjudge.errors import CheckpointError
 
 LINEAR = "linear_attention"
@@ -86,6 +88,12 @@ class TextConfig:
         field when one is missing, malformed, or asks for arithmetic that the model lacks.
         """
         return _Reader(values, where).config()
+
+    @classmethod
+    def of(cls, folder: Path) -> TextConfig:
+        """The text model of a checkpoint folder's config.json. Raises CheckpointError."""
+        path = folder / "config.json"
+        return cls.from_json(read_object(path), where=str(path))
 
     def to_json(self) -> dict[str, Any]:
         """A config.json for this model, readable by transformers and by `from_json`."""

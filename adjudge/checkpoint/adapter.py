@@ -1,0 +1,112 @@
+"""LoRA deltas: pairs of small matrices in a file, checked against the weights they change.
+
+W' = W + scale · B · A, in FP32, rounded once. The merge always runs on the CPU, in row blocks,
+so that a merge at load and a merge at export give the same bits, whatever the device.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from adjudge.checkpoint.contents import Lora
+from adjudge.checkpoint.safetensors_file import SafetensorsFile
+from adjudge.checkpoint.tensor_names import IGNORED, canonical
+from adjudge.errors import CheckpointError
+
+MERGE_BLOCK_ELEMENTS = 16 << 20
+PAIR_KEY = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.default)?\.weight")
+
+
+class Adapter:
+    """The deltas in one safetensors file, all of one rank and one scale.
+
+    Keys are PEFT's: `base_model.model.` MODULE `.lora_A.weight`, the first part optional. Deltas
+    of the parts that a text model ignores are left aside. shapes: canonical weight name -> shape.
+    Raises CheckpointError for an unknown, single, doubled, misshapen or mistyped tensor.
+    """
+
+    def __init__(
+        self,
+        file: SafetensorsFile,
+        shapes: Mapping[str, tuple[int, ...]],
+        *,
+        rank: int,
+        scale: float,
+    ) -> None:
+        self.file = file
+        self.rank = rank
+        self.scale = scale
+        self._keys: dict[str, dict[str, str]] = {}
+        for key in file.entries:
+            match = PAIR_KEY.fullmatch(key)
+            if match is None:
+                raise CheckpointError(f"{file.path}: {key}: not lora_A or lora_B of a module")
+            name, side = f"{canonical(match[1])}.weight", match[2]
+            if name.startswith(tuple(IGNORED)):
+                continue
+            sides = self._keys.setdefault(name, {})
+            if side in sides:
+                raise CheckpointError(f"{file.path}: {key}: lora_{side} of {name} is there twice")
+            sides[side] = key
+        for name in self._keys:
+            self._check(name, shapes.get(name, ()))
+
+    def _check(self, name: str, shape: tuple[int, ...]) -> None:
+        path, sides = self.file.path, self._keys[name]
+        if len(shape) != 2:
+            raise CheckpointError(f"{path}: {self.key(name)}: the model has no matrix {name}")
+        for side, expected in (("A", (self.rank, shape[1])), ("B", (shape[0], self.rank))):
+            if side not in sides:
+                raise CheckpointError(f"{path}: lora_{side} of {name} is missing")
+            key = sides[side]
+            entry = self.file.entries[key]
+            if entry.dtype not in ("F32", "BF16"):
+                raise CheckpointError(f"{path}: {key}: dtype {entry.dtype}; needs F32 or BF16")
+            if entry.shape != expected:
+                raise CheckpointError(
+                    f"{path}: {key}: shape {list(entry.shape)}; expected {list(expected)} "
+                    f"(rank {self.rank}, {name} {list(shape)})"
+                )
+
+    def names(self) -> set[str]:
+        """Canonical names of the weights that have a delta."""
+        return set(self._keys)
+
+    def key(self, name: str) -> str:
+        """One of the file's keys for a weight, for messages."""
+        return next(iter(self._keys[name].values()))
+
+    def lora(self, name: str) -> Lora | None:
+        """The delta of a weight, FP32 on the CPU, finite; None when it has none."""
+        sides = self._keys.get(name)
+        if sides is None:
+            return None
+        return Lora(self._read(sides["A"]), self._read(sides["B"]), self.scale)
+
+    def _read(self, key: str) -> Tensor:
+        with self.file.view(key) as stored:
+            made = stored.to(torch.float32, copy=True)
+        check_finite(made, self.file.path, key)
+        return made
+
+
+def check_finite(tensor: Tensor, path: Path, key: str) -> None:
+    """Raises CheckpointError when a value is NaN or infinite. One pass, no copy (aminmax)."""
+    if tensor.numel() and not torch.stack(torch.aminmax(tensor)).isfinite().all():
+        raise CheckpointError(f"{path}: {key}: holds a value that is not finite")
+
+
+def merge(stored: Tensor, delta: Lora, dtype: torch.dtype) -> Tensor:
+    """W + scale · B·A for a CPU matrix [N, K], computed in FP32, rounded once to `dtype`."""
+    merged = torch.empty(stored.shape, dtype=dtype)
+    rows = max(1, MERGE_BLOCK_ELEMENTS // stored.shape[1])
+    for first in range(0, stored.shape[0], rows):
+        block = slice(first, first + rows)
+        product = (delta.b[block] @ delta.a).mul_(delta.scale)
+        merged[block] = product.add_(stored[block])
+    return merged
