@@ -28,6 +28,8 @@ class Reporter:
             return
         self._what, self._last_s = what, now_s
         line = f"{what}: {done:,} of {total:,}"
+        if total == 1:
+            line = f"{what}: done" if done else f"{what} …"
         if not self._live:
             self._stream.write(f"{line}\n")
         else:

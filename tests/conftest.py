@@ -43,3 +43,11 @@ def cuda_present() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a demo checkpoint: an Open-Jev package beside its base, byte-level tokens."""
+    from adjudge.checkpoint.make import write_checkpoint
+
+    return write_checkpoint(tmp_path_factory.mktemp("demo") / "checkpoint")

@@ -98,7 +98,10 @@ def test_progress_off_a_terminal_writes_few_whole_lines() -> None:
     for done in range(101):
         reporter("loading", done, 100)
     reporter("checking", 0, 1)
-    assert stream.getvalue() == "loading: 0 of 100\nloading: 100 of 100\nchecking: 0 of 1\n"
+    reporter("checking", 1, 1)
+    assert stream.getvalue() == (
+        "loading: 0 of 100\nloading: 100 of 100\nchecking …\nchecking: done\n"
+    )
 
 
 def test_progress_on_a_terminal_rewrites_its_line() -> None:
