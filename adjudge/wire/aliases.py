@@ -28,6 +28,7 @@ def spelled_out(question: Any) -> Any:
 def _are_distinct_strings(options: Any) -> TypeGuard[list[str]]:
     return (
         isinstance(options, list)
+        and len(options) > 0
         and all(isinstance(option, str) for option in options)
         and len(set(options)) == len(options)
     )

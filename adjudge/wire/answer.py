@@ -83,11 +83,10 @@ def encode_response(response: Response, *, metadata_key: str = "x_metadata") -> 
 
 
 def _answer_to(answer: Answer) -> dict[str, Any]:
+    body: dict[str, Any]
     if isinstance(answer, NoulAnswer):
-        numbers = [answer.noul]
-        body: dict[str, Any] = {"type": "noul", "noul": answer.noul}
+        body = {"type": "noul", "noul": answer.noul}
     elif isinstance(answer, ChoiceAnswer):
-        numbers = [answer.confidence, *answer.probabilities.values()]
         body = {
             "type": "choice",
             "choice": answer.choice,
@@ -95,7 +94,6 @@ def _answer_to(answer: Answer) -> dict[str, Any]:
             "confidence": answer.confidence,
         }
     else:
-        numbers = [answer.score, answer.confidence, *answer.probabilities.values()]
         body = {
             "type": "score",
             "score": answer.score,
@@ -103,7 +101,15 @@ def _answer_to(answer: Answer) -> dict[str, Any]:
             "probabilities": answer.probabilities,
             "confidence": answer.confidence,
         }
-    if not all(map(math.isfinite, numbers)):
-        raise InternalError("the model produced a number that is not finite; no answer was sent")
     body.update(answer.extra)
+    if not all(_is_finite(value) for key, value in body.items() if key != "legend"):
+        raise InternalError("the model produced a number that is not finite; no answer was sent")
     return body
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from adjudge.errors import Detail, InvalidRequest
-from adjudge.wire.strict_json import MAX_NESTING
+from adjudge.wire.strict_json import MAX_INTEGER_CHARACTERS, MAX_NESTING
 
-_MAX_INTEGER_DIGITS = 4300
-_MAX_INTEGER = 10**_MAX_INTEGER_DIGITS
+_INTEGERS = range(1 - 10 ** (MAX_INTEGER_CHARACTERS - 1), 10**MAX_INTEGER_CHARACTERS)
 
 
 def plain_json(value: Any) -> Any:
@@ -25,12 +24,15 @@ def _plain(value: Any, loc: tuple[str | int, ...], depth: int) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        if not -_MAX_INTEGER < value < _MAX_INTEGER:
-            raise _refused(loc, f"integers have at most {_MAX_INTEGER_DIGITS} digits", "int_size")
+        if value not in _INTEGERS:
+            msg = f"an integer has at most {MAX_INTEGER_CHARACTERS} characters; send a string"
+            raise _refused(loc, msg, "json_number_range")
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise _refused(loc, "numbers must be finite; send a string instead", "finite_number")
+            raise _refused(
+                loc, "numbers must be finite; send a string instead", "json_number_range"
+            )
         return value
     if not isinstance(value, Mapping | list | tuple):
         name = type(value).__name__

@@ -1,9 +1,9 @@
 """Strict JSON: one reading of every body, or a refusal that says where to look.
 
 msgspec decodes, and by itself refuses bad UTF-8, lone surrogates, NaN, Infinity, numbers beyond
-a double and integers beyond 4,300 digits. It keeps the last of two equal keys and bounds nesting
-by the interpreter's stack only, so both are checked here on the body's *skeleton*: the body
-without its strings, of which only `[]{}:` is kept. Time and memory are linear in the body.
+a double and integers beyond 4,300 characters. It keeps the last of two equal keys and bounds
+nesting by the interpreter's stack only, so both are checked here on the body's *skeleton*: the
+body without its strings, of which only `[]{}:` is kept. Time and memory are linear in the body.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import numpy as np
 from adjudge.errors import Detail, InvalidRequest
 
 MAX_NESTING = 127
+MAX_INTEGER_CHARACTERS = 4300
+"""Digits and sign of an integer: the interpreter's own bound, which msgspec applies."""
 
 # Possessive, and content with an unclosed string: every attempt matches, so no body is rescanned.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
@@ -41,6 +43,12 @@ def decode_json(body: bytes) -> Any:
         )
     try:
         value = msgspec.json.decode(body)
+    except msgspec.ValidationError:
+        raise _refused(
+            f"a number is out of range: integers have at most {MAX_INTEGER_CHARACTERS} characters "
+            "and other numbers fit a double. Send it as a string",
+            "json_number_range",
+        ) from None
     except (msgspec.MsgspecError, UnicodeError) as exc:
         hint = "; a lone surrogate is not text" if _SURROGATE.search(body) else ""
         raise _refused(f"the body is not valid JSON: {exc}{hint}", "json_invalid") from None
