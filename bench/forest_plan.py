@@ -46,7 +46,9 @@ def main() -> None:
     for name, prompts in layouts.items():
         result[name] = round(median_ms(prompts), 3)
         forest = plan(prompts)
-        print(f"{name:20} {result[name]:8.3f} ms  {forest.num_rows:6} rows  {forest.num_chunks} chunks")
+        print(
+            f"{name:20} {result[name]:8.3f} ms  {forest.num_rows:6} rows  {forest.num_chunks} chunks"
+        )
     print(json.dumps({"bench": "forest_plan", "median_ms": result, "machine": platform.platform()}))
 
 
