@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adjudge.checkpoint.json_file import parse_object
+from adjudge.checkpoint.json_file import parse_object, read_object
 from adjudge.errors import CheckpointError
 
 MAX_HEADER_BYTES = 100_000_000
@@ -141,7 +141,7 @@ def open_shards(folder: Path) -> list[SafetensorsFile]:
 
 
 def _indexed(folder: Path, index: Path) -> list[SafetensorsFile]:
-    weight_map = parse_object(index.read_bytes(), str(index)).get("weight_map")
+    weight_map = read_object(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{index}: weight_map is missing or empty")
     for key, name in weight_map.items():

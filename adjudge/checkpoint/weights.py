@@ -103,9 +103,12 @@ class FolderWeights:
         account(self.names(), self._read, consumed, ignored, where=self._where)
         if self.adapter is not None:
             file = self.adapter.file.path
-            deltas = self.adapter.names()
             account(
-                deltas, self._read_deltas, deltas, ignored, where=lambda name: f"{file}: {name}"
+                self.adapter.names(),
+                self._read_deltas,
+                set(),
+                ignored,
+                where=lambda name: f"{file}: the LoRA of {name}",
             )
 
     def _located(self, name: str) -> tuple[SafetensorsFile, str]:
