@@ -1,4 +1,4 @@
-"""The demo checkpoint: small, random, in the layout of a real one, made once per user."""
+"""The demo checkpoint: small, with random weights and a card that says so, made once per user."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def demo_folder(progress: Progress) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     progress("making the demo checkpoint", 0, 1)
     with tempfile.TemporaryDirectory(prefix="demo-", dir=folder.parent) as unfinished:
-        written = write_checkpoint(Path(unfinished) / "checkpoint")
+        written = write_checkpoint(Path(unfinished) / "checkpoint", layout="adjudge")
         try:
             written.rename(folder)
         except OSError:
