@@ -1,14 +1,22 @@
 """Causal convolution and gated delta rule over a tree of chunks.
 
-Legend: R rows, C chunks (or convolution channels), T positions of a chunk, H key heads, V value
-heads, K key dimension, D value dimension.
+Legend: R rows, X projected width, C convolution channels, H key heads, V value heads, K key
+dimension, D value dimension, S state slots.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
+from torch.nn import functional
 
+from adjudge.ops.conv import causal_conv_silu
+from adjudge.ops.delta_tiles import Inputs, advance, prepare
+from adjudge.ops.scan import Group
 from adjudge.ops.tables import Tables
+
+MOST_TILES = 64
+"""Tiles prepared at once; bounds the memory of a pass."""
 
 
 def gated_delta(
@@ -32,4 +40,65 @@ def gated_delta(
     Then, per path from the zero state: S ← S·exp(g); δ = β(v − Sᵀk); S ← S + k δᵀ; o = Sᵀq,
     computed in chunks of the path's 64-position grid, FP32. Rows of no chunk are undefined.
     """
-    raise NotImplementedError
+    H, V, K, D = num_key_heads, num_value_heads, key_dim, value_dim
+    if x_RX.is_cuda:
+        from adjudge.ops import triton_delta
+
+        state_SVKD = x_RX.new_empty(tables.num_states, V, K, D, dtype=torch.float32)
+        return triton_delta.gated_delta(
+            x_RX, conv_weight_C4, A_log_V, dt_bias_V, tables.ancestors_R3, tables.chunk_rows_CT,
+            tables.chunk_first_C, tables.chunk_len_C, tables.chunk_state_out_C,
+            tables.run_first_N, tables.run_count_N, tables.run_state_in_N, state_SVKD,
+            level_runs=tables.level_runs, num_key_heads=H, num_value_heads=V, key_dim=K,
+            value_dim=D,
+        )  # fmt: skip
+    R, C = x_RX.shape[0], conv_weight_C4.shape[0]
+    gates_at = C + V * D
+    inputs = Inputs(
+        qkv_RC=causal_conv_silu(x_RX[:, :C], conv_weight_C4, tables.ancestors_R3),
+        beta_RV=_beta(x_RX[:, gates_at : gates_at + V]),
+        decay_RV=_decay(x_RX[:, gates_at + V : gates_at + 2 * V], A_log_V, dt_bias_V),
+        sizes=(H, V // H, K, D),
+    )
+    out_RVD = x_RX.new_zeros(R, V, D)
+    states = torch.empty(tables.num_states, H, K, V // H * D)
+    for group in tables.groups:
+        _run(group, inputs, states, out_RVD)
+    return out_RVD
+
+
+def _beta(b_RV: Tensor) -> Tensor:
+    """sigmoid(b), rounded, as float32 with a row of zeros at the end."""
+    sigmoid = torch.exp(-b_RV.float()).add_(1.0).reciprocal_()
+    return functional.pad(sigmoid.to(b_RV.dtype).float(), (0, 0, 0, 1))
+
+
+def _decay(a_RV: Tensor, A_log_V: Tensor, dt_bias_V: Tensor) -> Tensor:
+    """−exp(A_log) · softplus(a + dt_bias), with a row of zeros at the end.
+
+    softplus x = max(x, 0) + log(1 + exp(−|x|)).
+    """
+    x = a_RV.float() + dt_bias_V.float()
+    softplus = torch.log1p(torch.exp(-x.abs())).add_(x.clamp(min=0.0))
+    return functional.pad(softplus.mul_(-A_log_V.float().exp()), (0, 0, 0, 1))
+
+
+def _run(group: Group, inputs: Inputs, states: Tensor, out_RVD: Tensor) -> None:
+    """Writes the rows that are new in the group's tiles, and the states that are kept."""
+    V, D = out_RVD.shape[1:]
+    num_tiles, T = group.rows_MT.shape
+    o_MTVD = out_RVD.new_empty(num_tiles, T, V, D)
+    state = None if group.state_in is None else states[group.state_in]
+    first = last = 0
+    for step in group.steps:
+        if step.stop > last:
+            first, last = step.start, max(step.stop, min(step.start + MOST_TILES, num_tiles))
+            tiles = prepare(inputs, group.rows_MT[first:last])
+        o_MVTD, state = advance(
+            tiles, step.start - first, step.stop - first, state, step.num_updated
+        )
+        o_MTVD[step.start : step.stop] = o_MVTD.transpose(1, 2)
+        if state is not None:
+            for run, slot in step.kept:
+                states[slot] = state[run]
+    out_RVD[group.fresh_row_F] = o_MTVD.view(-1, V, D)[group.fresh_F]

@@ -8,8 +8,13 @@ a row without a chunk, a chunk of length 0, a run or tile of count 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from adjudge.ops.scan import Group
 
 CHUNK = 64
 """Path positions of a chunk; the grid starts at position 0 of every path."""
@@ -21,7 +26,8 @@ class Tiles:
 
     query_M: the tile's first query, a row of q; the others follow it; count_M: how many;
     position_M: path position of the first; chunk_M: the chunk that they all lie in;
-    height: most queries of a tile.
+    height: most queries of a tile, dividing 64; a tile lies in one span of positions
+    [height·i, height·(i + 1)).
     """
 
     query_M: Tensor
@@ -56,3 +62,10 @@ class Tables:
     tiles: Tiles
     readout_rows_Q: Tensor
     readout_tiles: Tiles
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """The order in which a CPU runs the delta rule; made once for all layers."""
+        from adjudge.ops.scan import groups
+
+        return tuple(groups(self))

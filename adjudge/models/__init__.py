@@ -1,0 +1,1 @@
+"""Architectures, one file each: rename table, ignored tensors with reasons, forward pass."""
