@@ -23,7 +23,7 @@ def add_rms_norm(
         return triton_rows.add_rms_norm(x_RH, delta_RH, weight_H, eps=eps)
     sum_RH = x_RH if delta_RH is None else x_RH + delta_RH
     scale_H = weight_H.float() + 1.0
-    normed_RH = _unit(sum_RH.float(), eps).mul_(scale_H)
+    normed_RH = _unit(sum_RH, eps).mul_(scale_H)
     return sum_RH, normed_RH.to(x_RH.dtype)
 
 
@@ -38,12 +38,13 @@ def gated_rms_norm(o_RVD: Tensor, z_RX: Tensor, weight_D: Tensor, *, eps: float)
 
         return triton_rows.gated_rms_norm(o_RVD, z_RX, weight_D, eps=eps)
     dtype = o_RVD.dtype
-    normed_RVD = _unit(o_RVD.float(), eps).to(dtype)
+    normed_RVD = _unit(o_RVD, eps).to(dtype)
     weighted_RVD = normed_RVD.mul_(weight_D).float()
     z_RVD = z_RX.float().view(o_RVD.shape)
     return weighted_RVD.mul_(z_RVD).div_(torch.exp(-z_RVD).add_(1.0)).to(dtype)
 
 
 def _unit(x: Tensor, eps: float) -> Tensor:
-    """x in place, over the root of its last axis' mean square."""
-    return x.mul_(torch.rsqrt(x.square().mean(-1, keepdim=True).add_(eps)))
+    """x over the root of its last axis' mean square, in FP32; never the memory of x."""
+    x = x.float()
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True).add_(eps))

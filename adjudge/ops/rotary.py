@@ -49,8 +49,8 @@ def qk_norm_rope(
     turned = []
     for x_RAD, weight_D in ((q_RND, q_norm_D), (k_RKD, k_norm_D)):
         x = x_RAD.float()
-        x.mul_(torch.rsqrt(x.square().mean(-1, keepdim=True).add_(eps)))
-        normed = x.mul_(weight_D.float() + 1.0).to(x_RX.dtype)
+        unit = x * torch.rsqrt(x.square().mean(-1, keepdim=True).add_(eps))
+        normed = unit.mul_(weight_D.float() + 1.0).to(x_RX.dtype)
         left, right = normed[..., :F].clone(), normed[..., F : 2 * F].clone()
         torch.sub(left * cos_R1F, right * sin_R1F, out=normed[..., :F])
         torch.add(right * cos_R1F, left * sin_R1F, out=normed[..., F : 2 * F])
