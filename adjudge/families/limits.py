@@ -50,12 +50,17 @@ def check_counts(request: Request, max_questions: int, max_candidates: int) -> N
             f"the request asks {num_questions} questions; the limit is {max_questions}. "
             "Split it into several requests"
         )
-    num_candidates = sum(map(_num_candidates, request.questions.values()))
-    if num_candidates > max_candidates:
+    candidates = num_candidates(request)
+    if candidates > max_candidates:
         raise UsageError(
-            f"the request has {num_candidates} candidates; the limit is {max_candidates}. "
+            f"the request has {candidates} candidates; the limit is {max_candidates}. "
             "Split it into several requests"
         )
+
+
+def num_candidates(request: Request) -> int:
+    """Candidates over all questions; a noul counts as one."""
+    return sum(map(_num_candidates, request.questions.values()))
 
 
 def check_tokens(compiled: Compiled, prompt_tokens: Sequence[int], limits: Limits) -> None:
