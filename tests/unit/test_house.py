@@ -33,7 +33,8 @@ RANKS = [
     {"executor"},
     {"scheduler"},
     {"engine", "service"},
-    {"proof", "commands"},
+    {"proof"},
+    {"commands"},
     {"cli"},
     {"__main__"},
 ]

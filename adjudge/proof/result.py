@@ -1,0 +1,91 @@
+"""Result files: what a command measured, with its evidence, as one JSON document.
+
+`kind` says which command wrote a file; unknown fields are refused, so that a file of another
+version is never half understood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from adjudge.errors import ConfigError
+from adjudge.proof.evidence import Evidence
+from adjudge.proof.spread import Latency
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A part of a pass: requests of one kind and size."""
+
+    name: str
+    requests: int
+    latency_ms: Latency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One pass over a workload. requests: answered ones; turned_away: refused by a full server;
+    utilisation: FLOPs of the unique tokens ÷ time ÷ the device's peak, where those are known;
+    times_ms: latencies of each request by its id, a round after the other."""
+
+    mode: str
+    rounds: int
+    seconds: float
+    requests: int
+    turned_away: int
+    latency_ms: Latency
+    requests_per_s: float
+    decisions_per_s: float
+    prompt_tokens_per_s: float
+    unique_tokens_per_s: float | None
+    utilisation: float | None
+    groups: tuple[Group, ...]
+    times_ms: Mapping[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """Answers against labels. accuracy: of choices, and of nouls at 0.5; brier: of nouls;
+    level_error: mean distance of scores. None where nothing was labelled."""
+
+    labelled: int
+    choice_accuracy: float | None
+    noul_accuracy: float | None
+    noul_brier: float | None
+    level_error: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeResult:
+    """`adjudge bench serve`. peak_memory_mib: the server's, where it could be read;
+    client_ms: the median time of one request to a server that does nothing: an upper bound
+    of this program's own share; answers: request id -> its answers, as the wire has them."""
+
+    kind: str = "serve"
+    workload: str
+    workload_sha256: str
+    vocabulary: str | None
+    seed: int | None
+    requests: int
+    candidates: int
+    model: str
+    warm_up_requests: int
+    client_ms: float
+    peak_memory_mib: int | None
+    passes: tuple[Pass, ...]
+    quality: Quality | None
+    answers: Mapping[str, Mapping[str, Any]]
+    evidence: Evidence
+
+
+def write_result(path: Path, result: Any) -> None:
+    """Writes a result, readable by people too. Raises ConfigError."""
+    try:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
