@@ -93,6 +93,14 @@ def test_broken_weights_leave_nothing(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["package"]
 
 
+def test_accounts_are_closed(package: Path, tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(package)
+    checkpoint.weights.read("norm.weight", device="cpu", dtype=torch.bfloat16)
+    with pytest.raises(CheckpointError, match=r"norm\.weight: read 2 times"):
+        write_export(checkpoint, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
 KILLED = """
 import os, signal, sys
 from adjudge.checkpoint import open_checkpoint, write_export
@@ -112,8 +120,11 @@ def test_kill_leaves_no_export_and_the_next_run_cleans_up(package: Path, tmp_pat
     assert not target.exists()
     assert [entry.name for entry in tmp_path.iterdir()] == [".out.partial"]
     assert any((tmp_path / ".out.partial").iterdir())
+    (tmp_path / ".out.partial" / "stale").mkdir()
+    (tmp_path / ".out.partial" / "stale.safetensors").write_text("of another geometry")
     write_export(open_checkpoint(package), target)
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+    assert not any(entry.name.startswith("stale") for entry in target.iterdir())
     open_checkpoint(target)
 
 

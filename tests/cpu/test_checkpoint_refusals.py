@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from adjudge.checkpoint import Checkpoint, open_checkpoint
 from adjudge.checkpoint.make import Layout, write_checkpoint
+from adjudge.checkpoint.safetensors_file import SafetensorsFile
 from adjudge.errors import CheckpointError
 
 INSIDE = Path("package") / "checkpoint"
@@ -294,12 +295,21 @@ def test_merged_export_fields(copy: Callable[[Layout], Path], key: str, value: A
 
 
 @pytest.mark.parametrize(
-    "text", ['{"temperature": NaN}', '{"a": 1, "a": 2}', "[1]", "{", "[" * 9999]
+    "text, message",
+    [
+        ('{"temperature": NaN}', "NaN is not a JSON number"),
+        ('{"temperature": 1, "temperature": 2}', "key 'temperature' appears twice"),
+        ("[1]", "holds a JSON list"),
+        ("{", "not valid JSON"),
+        ("[" * 99_999, "not valid JSON"),
+        ("\ud800", "not valid JSON"),
+    ],
 )
-def test_json_is_strict(copy: Callable[[Layout], Path], text: str) -> None:
+def test_json_is_strict(copy: Callable[[Layout], Path], text: str, message: str) -> None:
     folder = copy("package")
-    (folder / INSIDE / "temperature.json").write_text(text)
-    refused(folder, "temperature.json: ")
+    content = text.encode("utf-8", "surrogatepass")
+    (folder / INSIDE / "temperature.json").write_bytes(content)
+    refused(folder, "temperature.json: ", message)
 
 
 def test_our_export(copy: Callable[[Layout], Path]) -> None:
@@ -340,6 +350,43 @@ def test_damaged_weight_file(
     path = folder / "model.safetensors"
     path.write_bytes(damage(path.read_bytes()))
     refused(folder, "model.safetensors", message)
+
+
+@pytest.mark.parametrize(
+    "one, two, message",
+    [
+        ({"shape": [2], "data_offsets": [0, 4]}, {"shape": [2], "data_offsets": [4, 8]}, None),
+        (
+            {"shape": [2], "data_offsets": [0, 4]},
+            {"shape": [3], "data_offsets": [2, 8]},
+            "overlaps",
+        ),
+        ({"shape": [1], "data_offsets": [0, 2]}, {"shape": [2], "data_offsets": [4, 8]}, "a hole"),
+        (
+            {"shape": [3], "data_offsets": [0, 4]},
+            {"shape": [2], "data_offsets": [4, 8]},
+            "disagree",
+        ),
+        (
+            {"shape": [-2], "data_offsets": [4, 0]},
+            {"shape": [4], "data_offsets": [0, 8]},
+            "disagree",
+        ),
+        ({"shape": [2]}, {"shape": [4], "data_offsets": [0, 8]}, "malformed header"),
+    ],
+)
+def test_headers_of_a_weight_file(
+    tmp_path: Path, one: dict[str, Any], two: dict[str, Any], message: str | None
+) -> None:
+    """Eight bytes of data, described by two BF16 tensors."""
+    header = json.dumps({"one": {"dtype": "BF16"} | one, "two": {"dtype": "BF16"} | two}).encode()
+    path = tmp_path / "made.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    if message is None:
+        assert set(SafetensorsFile(path).entries) == {"one", "two"}
+        return
+    with pytest.raises(CheckpointError, match=rf"made\.safetensors: (one|two): .*{message}"):
+        SafetensorsFile(path)
 
 
 def test_shards_and_index_agree(tmp_path: Path) -> None:
