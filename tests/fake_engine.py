@@ -41,9 +41,13 @@ def logit(token_ids: TokenIds) -> float:
 
 class FakeEngine:
     """gate: passes wait for it (open at first); entered: set when a pass begins;
-    break_with: asked with each pass's items, raises or returns what to raise, or None."""
+    break_with: asked with each pass's items, returns what to raise, or None; record: keep the
+    items of every pass."""
 
-    def __init__(self, *, max_rows: int = 16_384, card: ModelCard = CARD) -> None:
+    def __init__(
+        self, *, max_rows: int = 16_384, card: ModelCard = CARD, record: bool = True
+    ) -> None:
+        self._record = record
         self.card = card
         self.family = OpenJev(card)
         self.max_rows = max_rows
@@ -79,7 +83,8 @@ class FakeEngine:
         failure = self.break_with(plan)
         if failure is not None:
             raise failure
-        self.passes.append(list(plan))
+        if self._record:
+            self.passes.append(list(plan))
         rows = count_rows([item.token_ids for item in plan])
         logits = [np.array([logit(item.token_ids)], dtype=np.float32) for item in plan]
         return Pass(logits, rows=rows, padded_rows=-(-rows // 64) * 64)

@@ -66,7 +66,8 @@ class Job:
     def attach(self, door: Door, work: Work) -> None:
         """Take the work and measure it. Runs in the submitting thread, outside the lock."""
         self.door, self.work = door, work
-        self.rows = count_rows(work.token_ids)
+        prompts = work.token_ids
+        self.rows = len(prompts[0]) if len(prompts) == 1 else count_rows(prompts)
         if self.rows > door.max_rows:
             self.new_rows = _new_rows(work.token_ids)
 
