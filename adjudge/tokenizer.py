@@ -51,19 +51,20 @@ class Tokenizer:
 
     def encode_prompts(self, prompts: Sequence[Prompt]) -> list[np.ndarray]:
         """Token ids of each prompt, its segments' ids in order: int32 [num_tokens]."""
-        distinct: dict[Segment, np.ndarray] = {}
+        texts: dict[str, np.ndarray] = {}
+        given: dict[int, np.ndarray] = {}  # by identity: hashing long rows costs more than arrays
         for prompt in prompts:
             for segment in prompt.segments:
-                if segment not in distinct:
-                    distinct[segment] = (
-                        _NONE if isinstance(segment, str) else np.array(segment, dtype=np.int32)
-                    )
-        texts = [segment for segment in distinct if isinstance(segment, str)]
-        distinct.update(zip(texts, self.encode_many(texts), strict=True))
-        return [
-            np.concatenate([_NONE, *(distinct[segment] for segment in prompt.segments)])
-            for prompt in prompts
-        ]
+                if isinstance(segment, str):
+                    texts[segment] = _NONE
+                elif id(segment) not in given:
+                    given[id(segment)] = np.array(segment, dtype=np.int32)
+        texts.update(zip(texts, self.encode_many(list(texts)), strict=True))
+
+        def ids(segment: Segment) -> np.ndarray:
+            return texts[segment] if isinstance(segment, str) else given[id(segment)]
+
+        return [np.concatenate([_NONE, *map(ids, prompt.segments)]) for prompt in prompts]
 
     def id_of(self, text: str) -> int:
         """The id of a text that is exactly one token. Raises CheckpointError otherwise."""

@@ -4,8 +4,9 @@
         special tokens at 248,044 … 248,076. A rank's merge is recovered by running the pair
         merge on its own bytes; 232 ranks, mostly not English, end in more than two parts and
         stay unreachable. Good for tests and demos; a released checkpoint brings its own file.
-`bytes` 256 bytes in the same order (A … Z are ids 32 … 57), the two-letter labels AA … ZZ, and
-        the same special tokens after them: for checkpoints of a few megabytes.
+`bytes` 256 bytes in the same order (A … Z are ids 32 … 57), the two-letter labels AA … ZZ, the
+        labels false and true, and the same special tokens after them: for checkpoints of a few
+        megabytes.
 """
 
 from __future__ import annotations
@@ -134,6 +135,8 @@ def _merges(ordered: list[bytes], ranks: Mapping[bytes, int]) -> Iterator[tuple[
 def _bytes() -> tuple[dict[str, int], list[tuple[str, str]]]:
     vocab = {letter: place for place, letter in enumerate(_byte_letters().values())}
     merges = [(a, b) for a in string.ascii_uppercase for b in string.ascii_uppercase]
+    for word in ("false", "true"):
+        merges.extend((word[:place], word[place]) for place in range(1, len(word)))
     for a, b in merges:
         vocab[a + b] = len(vocab)
     return vocab, merges

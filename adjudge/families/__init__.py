@@ -3,6 +3,9 @@
 A family is one file with one class, and one row in FAMILIES. It compiles a request into prompts
 and readouts (step 2 of the path) and turns logits into a typed answer (step 9). It knows prompt
 bytes, labels, limits and calibration; it never sees a tensor or a device.
+
+    family = family_for(card, tokenizer)
+    request --compile--> Compiled (prompts and readouts) … logits --answer--> Response
 """
 
 from __future__ import annotations
@@ -27,9 +30,14 @@ class Readout:
 
     label_ids: None for the checkpoint's scoring head (one logit per prompt); otherwise the
     vocabulary rows whose logits are wanted, in order (`len(label_ids)` logits).
+    rounded: each logit is rounded once to the model's dtype, as its own LM head would give it;
+    otherwise logits stay FP32.
+    mass: one more number after the logits, the log-sum-exp of the whole vocabulary's.
     """
 
     label_ids: tuple[int, ...] | None = None
+    rounded: bool = False
+    mass: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,7 @@ class Limits:
     max_options: int = 255
     min_levels: int = 1
     max_levels: int = 10
+    max_prompts: int | None = None
     max_request_tokens: int | None = None
     max_body_bytes: int = 4 << 20
 
@@ -100,11 +109,25 @@ class ModelCard:
     calibration: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Encoder(Protocol):
+    """What a family may ask of the checkpoint's tokenizer."""
+
+    def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Token ids of each text: int32 [num_tokens]."""
+        ...
+
+
 class Family(Protocol):
     """The contract of a family. An instance belongs to one loaded checkpoint."""
 
     card: ModelCard
     limits: Limits
+
+    @classmethod
+    def build(cls, card: ModelCard, encoder: Encoder, limits: Limits | None = None) -> Family:
+        """The family on a checkpoint, under its own limits unless others are given. Checks the
+        card's calibration and every label against the tokenizer. Raises CheckpointError."""
+        ...
 
     @classmethod
     def limits_for(cls, card: ModelCard) -> Limits:
@@ -129,7 +152,17 @@ class Family(Protocol):
 
 FAMILIES: dict[str, str] = {
     "open_jev": "adjudge.families.open_jev:OpenJev",
+    "cua_s1": "adjudge.families.cua_s1:CuaS1",
+    "decider": "adjudge.families.decider:Decider",
+    "jemm": "adjudge.families.jemm:Jemm",
+    "jev_vl": "adjudge.families.jev_vl:JevVl",
 }
+
+
+def family_for(card: ModelCard, encoder: Encoder, limits: Limits | None = None) -> Family:
+    """The family that `card.family` names, on its checkpoint. Raises KeyError, CheckpointError."""
+    found: Family = family_class(card.family).build(card, encoder, limits)
+    return found
 
 
 def family_class(name: str) -> type[Any]:

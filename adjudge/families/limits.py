@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from adjudge.errors import Detail, InvalidRequest, UsageError
-from adjudge.families import Compiled, Limits
-from adjudge.wire import Choice, Question, Request, Score
+from adjudge.families import Compiled, Limits, ModelCard
+from adjudge.wire import Choice, Question, Request, Score, kind_of
 
 ALWAYS_ACCEPTED = ("jev-latest", "jev-preview")
+
+
+def card_names(card: ModelCard) -> list[str]:
+    """The names a checkpoint answers to: its own, its aliases, and the last part in lower case."""
+    return [card.name, *card.aliases, card.name.rpartition("/")[2].lower()]
 
 
 def check_request(request: Request, limits: Limits, names: Iterable[str]) -> None:
@@ -58,6 +63,15 @@ def check_counts(request: Request, max_questions: int, max_candidates: int) -> N
         )
 
 
+def check_prompts(num_prompts: int, limits: Limits) -> None:
+    """Sequences to be read for a request. Raises UsageError."""
+    if limits.max_prompts is not None and num_prompts > limits.max_prompts:
+        raise UsageError(
+            f"the request makes {num_prompts} prompts; the limit is {limits.max_prompts}. "
+            "Split it into several requests"
+        )
+
+
 def num_candidates(request: Request) -> int:
     """Candidates over all questions; a noul counts as one."""
     return sum(map(_num_candidates, request.questions.values()))
@@ -89,12 +103,12 @@ def _num_candidates(question: Question) -> int:
 
 
 def _question_details(name: str, question: Question, limits: Limits) -> list[Detail]:
-    if isinstance(question, Choice):
-        kind, noun, least, most = "choice", "options", limits.min_options, limits.max_options
-    elif isinstance(question, Score):
-        kind, noun, least, most = "score", "levels", limits.min_levels, limits.max_levels
-    else:
-        kind, noun, least, most = "noul", "", 1, 1
+    kind = kind_of(question)
+    noun, least, most = {
+        "choice": ("options", limits.min_options, limits.max_options),
+        "score": ("levels", limits.min_levels, limits.max_levels),
+        "noul": ("", 1, 1),
+    }[kind]
     if kind not in limits.answers:
         answered = ", ".join(limits.answers)
         msg = f"this model does not answer {kind} questions; it answers {answered}"

@@ -14,26 +14,24 @@ from typing import Any
 import numpy as np
 
 from adjudge.errors import ConfigError
-from adjudge.families import Compiled, Limits, ModelCard, Prompt, Readout
+from adjudge.families import Compiled, Encoder, Limits, ModelCard, Prompt, Readout
+from adjudge.families.answers import choice_answer, score_answer
 from adjudge.families.calibration import (
     checked_temperature,
     choice_confidence,
-    level_mean,
     score_confidence,
     softmax,
 )
-from adjudge.families.limits import check_request
+from adjudge.families.limits import card_names, check_request
 from adjudge.wire import (
     Answer,
     Choice,
-    ChoiceAnswer,
     Noul,
     NoulAnswer,
     Question,
     Request,
     Response,
     Score,
-    ScoreAnswer,
     Text,
     Usage,
 )
@@ -71,9 +69,13 @@ class OpenJev:
         self._temperature = checked_temperature(
             card.calibration.get("temperature"), f"{card.name}: temperature.json"
         )
-        self._names = [card.name, *card.aliases, "open-jev", card.name.rpartition("/")[2].lower()]
+        self._names = [*card_names(card), "open-jev"]
         if card.base is not None:
             self._names.append(card.base)
+
+    @classmethod
+    def build(cls, card: ModelCard, encoder: Encoder, limits: Limits | None = None) -> OpenJev:
+        return cls(card, limits)
 
     @classmethod
     def limits_for(cls, card: ModelCard) -> Limits:
@@ -116,21 +118,10 @@ class OpenJev:
     def _answer(self, question: Question, scores: list[float]) -> Answer:
         if isinstance(question, Noul):
             return NoulAnswer(noul=softmax([0.0, *scores], self._temperature)[1])
-        probabilities = softmax(scores, self._temperature)
+        p = softmax(scores, self._temperature)
         if isinstance(question, Choice):
-            options = list(question.criteria)
-            return ChoiceAnswer(
-                choice=options[probabilities.index(max(probabilities))],
-                probabilities=dict(zip(options, probabilities, strict=True)),
-                confidence=choice_confidence(probabilities),
-            )
-        levels = [str(level) for level in range(len(question.criteria))]
-        return ScoreAnswer(
-            score=level_mean(probabilities),
-            legend=dict(zip(levels, question.criteria, strict=True)),
-            probabilities=dict(zip(levels, probabilities, strict=True)),
-            confidence=score_confidence(probabilities),
-        )
+            return choice_answer(question, p, confidence=choice_confidence(p))
+        return score_answer(question, p, confidence=score_confidence(p))
 
 
 def render(value: Text) -> str:

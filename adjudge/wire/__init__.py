@@ -13,6 +13,7 @@ from adjudge.wire.answer import (
     encode_response,
     response_to,
 )
+from adjudge.wire.decide import decide_to, parse_decide
 from adjudge.wire.faults import error_body
 from adjudge.wire.request import (
     Asset,
@@ -23,6 +24,7 @@ from adjudge.wire.request import (
     Request,
     Score,
     Text,
+    kind_of,
 )
 from adjudge.wire.schema import json_schemas
 from adjudge.wire.strict_json import decode_json
@@ -43,10 +45,13 @@ __all__ = [
     "ScoreAnswer",
     "Text",
     "Usage",
+    "decide_to",
     "decode_json",
     "encode_response",
     "error_body",
     "json_schemas",
+    "kind_of",
+    "parse_decide",
     "parse_request",
     "request_from",
     "response_to",

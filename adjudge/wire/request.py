@@ -44,6 +44,11 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="sc
 Question = Noul | Choice | Score
 
 
+def kind_of(question: Question) -> str:
+    """The question's type as the wire spells it."""
+    return str(type(question).__struct_config__.tag)
+
+
 class Asset(msgspec.Struct, frozen=True, kw_only=True):
     """A medium that stands for its placeholder: bytes in base64, or the name of a body part."""
 
