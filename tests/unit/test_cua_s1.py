@@ -39,7 +39,7 @@ def user(found: Compiled) -> str:
 
 
 def test_prompt(family: CuaS1) -> None:
-    criteria = {"save": 'Click "Save"\n(keeps C:\\tmp)', "quit": None, "z": {"é": 1}, "": ""}
+    criteria = {"save": 'Click "Save"\n(keeps C:\\tmp)', "quit": None, "z": {"é": 1}, "w": ""}
     assert user(compiled(family, "button 'Save'\n", criteria, "Save it")) == (
         "Goal: Save it\n\n"
         "App: Cua Driver\nTask family: closed-candidate decision\n\n"

@@ -170,6 +170,8 @@ def test_labels_must_be_one_token_where_they_are_read(qwen: Tokenizer) -> None:
         checked_label_ids(qwen, ["A"], "Answer: ")
     with pytest.raises(CheckpointError, match="'s' is not one token"):
         checked_label_ids(qwen, ["s"], "The answer'")
+    with pytest.raises(CheckpointError, match="'th' is not one token"):
+        checked_label_ids(qwen, ["th"], "abs")  # one token more, but "abs" became another
     with pytest.raises(CheckpointError, match="same token"):
         checked_label_ids(qwen, ["A", "A"], "\n\n")
 
