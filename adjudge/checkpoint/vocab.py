@@ -77,7 +77,10 @@ def build_tokenizer(kind: Kind) -> tokenizers.Tokenizer:
     """The same tokenizer in memory: NFC, the split of SPLIT_PATTERN, byte-level BPE, and the
     special tokens matched wherever a text spells them."""
     vocab, merges = _qwen() if kind == "qwen" else _bytes()
-    built = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=merges))
+    # Ignoring merges takes a whole word of the vocabulary as it is: so `false` and `true`, which
+    # have no merges, are one token where they stand alone, and bytes everywhere else.
+    model = models.BPE(vocab=vocab, merges=merges, ignore_merges=kind == "bytes")
+    built = tokenizers.Tokenizer(model)
     built.normalizer = normalizers.NFC()
     built.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -135,10 +138,8 @@ def _merges(ordered: list[bytes], ranks: Mapping[bytes, int]) -> Iterator[tuple[
 def _bytes() -> tuple[dict[str, int], list[tuple[str, str]]]:
     vocab = {letter: place for place, letter in enumerate(_byte_letters().values())}
     merges = [(a, b) for a in string.ascii_uppercase for b in string.ascii_uppercase]
-    for word in ("false", "true"):
-        merges.extend((word[:place], word[place]) for place in range(1, len(word)))
-    for a, b in merges:
-        vocab[a + b] = len(vocab)
+    for label in (*(a + b for a, b in merges), "false", "true"):
+        vocab[label] = len(vocab)
     return vocab, merges
 
 
