@@ -94,18 +94,17 @@ def _zlib(name: str, window_bits: int) -> Callable[[bytes, int], bytes]:
 def _brotli(body: bytes, limit: int) -> bytes:
     decoder = _BROTLI.Decompressor()
     found = bytearray()
-    pending = body
     try:
-        while not decoder.is_finished():
-            piece = decoder.process(pending, output_buffer_limit=limit + 1)
-            pending = b""
+        piece = decoder.process(body, output_buffer_limit=limit + 1)
+        while piece or not decoder.can_accept_more_data():
             found += piece
             if len(found) > limit:
                 raise too_large(limit)
-            if not piece and decoder.can_accept_more_data():
-                raise _damaged("br")
+            piece = decoder.process(b"", output_buffer_limit=limit + 1)
     except _BROTLI.error:
         raise _damaged("br") from None
+    if not decoder.is_finished():
+        raise _damaged("br")
     return bytes(found)
 
 

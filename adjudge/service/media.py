@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 JSON = "application/json"
 MULTIPART = "multipart/form-data"
 MAX_PARTS = 257
-MAX_PART_HEADER_BYTES = 4096
 UPLOADS_AT_ONCE = 64
 """Bodies of the largest size that may be held at a time, over all connections."""
 
@@ -140,8 +139,8 @@ class _Collector:
     def callbacks(self) -> MultipartCallbacks:
         return {
             "on_part_begin": self._begin,
-            "on_header_field": lambda data, start, end: self._header(self._field, data, start, end),
-            "on_header_value": lambda data, start, end: self._header(self._value, data, start, end),
+            "on_header_field": lambda data, start, end: self._field.extend(data[start:end]),
+            "on_header_value": lambda data, start, end: self._value.extend(data[start:end]),
             "on_header_end": self._header_end,
             "on_part_data": lambda data, start, end: self._data.extend(data[start:end]),
             "on_part_end": self._part_end,
@@ -153,11 +152,6 @@ class _Collector:
             raise UsageError(f"the body has more than {MAX_PARTS} parts; send fewer")
         self._disposition = ""
         self._data.clear()
-
-    def _header(self, kept: bytearray, data: bytes, start: int, end: int) -> None:
-        if len(kept) + end - start > MAX_PART_HEADER_BYTES:
-            raise UsageError(f"a part's header is longer than {MAX_PART_HEADER_BYTES} bytes")
-        kept += data[start:end]
 
     def _header_end(self) -> None:
         if self._field.lower() == b"content-disposition":
