@@ -38,10 +38,11 @@ BYTES_PER_PROMPT = 64
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request as some route spells it, and how that route spells the answer."""
+    """A request as some route spells it, and how that route spells the answer and a wrong field."""
 
     request: Request
     render: Callable[[Response], bytes]
+    respell: Callable[[Detail], Detail] = lambda detail: detail
 
 
 class Decider:
@@ -77,7 +78,10 @@ class Decider:
         seconds = exchange.deadline_seconds(self._config.deadline_ms)
         body = await self._reader.read(exchange)
         asked = await self._aside(len(body.json), self._understand, body, interpret)
-        job = await self._run(exchange, asked.request, len(body.json), seconds)
+        try:
+            job = await self._run(exchange, asked.request, len(body.json), seconds)
+        except InvalidRequest as error:
+            raise InvalidRequest(*map(asked.respell, error.details)) from None
         ran = job.outcome
         assert isinstance(ran, Ran)  # noqa: S101 -- _run raises everything else
         exchange.timings["queue"] = ran.queue_seconds

@@ -99,7 +99,7 @@ def decisions(metadata_key: str) -> Callable[[bytes], Asked]:
             request = typed_request(value)
         except InvalidRequest as error:
             raise InvalidRequest(*map(_relocated, error.details)) from None
-        return Asked(request, lambda response: _rendered(asked, response, metadata_key))
+        return Asked(request, lambda response: _rendered(asked, response, metadata_key), _relocated)
 
     return interpret
 

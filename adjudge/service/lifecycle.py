@@ -38,7 +38,7 @@ log = logging.getLogger("adjudge.service")
 FAULT_LINGER_SECONDS = 1.0
 """After a fault, how long clients get their errors and probes see the reason."""
 LEAVE_SECONDS = 5.0
-"""How long the worker may take to give the device back."""
+"""How long an idle worker may take to give the device back."""
 CUT_SECONDS = 2.0
 """After the drain budget, how long the errors may take to be sent."""
 
@@ -130,7 +130,7 @@ class Lifecycle:
             service.close()
             watchdog.end()
             self.scheduler.stop()
-        if self.scheduler.fault is None:
+        if self.scheduler.fault is None and self.scheduler.running_since is None:
             await asyncio.to_thread(self.worker.join, LEAVE_SECONDS)
         return code
 
