@@ -2,8 +2,8 @@
 
 A test steers it by files in the folder: it loads while `loading` is there, then refuses the model
 if `refuse` is, or the device if `unsound` is; a pass waits while `held` is there; and `break` names
-what a pass does instead of answering: unsound, dies or stalls. It touches `loading-began` and
-`pass-began`.
+what a pass does instead of answering: unsound, dies, stalls, or wrong (its answers depend on the
+batch). It touches `loading-began` and `pass-began`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -56,7 +57,10 @@ class SteeredEngine(FakeEngine):
             raise EndOfThread
         if kind == "stalls":
             threading.Event().wait()
-        return super().run(plan)
+        found = super().run(plan)
+        if kind == "wrong":
+            return replace(found, logits=[logits + len(plan) for logits in found.logits])
+        return found
 
 
 def main() -> int:
