@@ -83,7 +83,7 @@ class Service:
         )
         self._decider = Decider(door, scheduler, reader, metrics, config)
         self._models = msgspec.json.encode(listing(door, config))
-        self._openapi = msgspec.json.encode(describe(config))
+        self._openapi = msgspec.json.encode(describe(config, door.family.limits))
         self._page = page(door.card.name)
         self._door = door
         self.routes: dict[str, Route] = {

@@ -45,16 +45,15 @@ class TextLine(logging.Formatter):
 
 
 def set_up(config: ServiceConfig) -> None:
-    """Send the lines of adjudge and uvicorn to stderr in the configured form."""
+    """Send all lines of the process to stderr in the configured form."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLine() if config.log_format == "json" else TextLine())
-    for name in ("adjudge", "uvicorn"):
-        logger = logging.getLogger(name)
-        logger.handlers = [handler]
-        logger.propagate = False
-        logger.setLevel(config.log_level.upper())
-    # Its lines say less than ours, in another form.
-    logging.getLogger("uvicorn.error").setLevel("WARNING")
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("adjudge").setLevel(config.log_level.upper())
+    # One line for each damaged body, with bytes of it; the exchange's own line says enough.
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 
 def exchange_line(exchange: Exchange, status: int, seconds: float, reason: str | None) -> None:

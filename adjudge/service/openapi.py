@@ -12,6 +12,7 @@ from adjudge.wire import json_schemas
 
 if TYPE_CHECKING:
     from adjudge.config import ServiceConfig
+    from adjudge.families import Limits
 
 TEMPLATE = "#/components/schemas/{name}"
 
@@ -34,9 +35,21 @@ POSTS = ("400", "401", "403", "405", "408", "413", "415", "500", "503", "529")
 GETS = ("401", "405", "500")
 
 
-def describe(config: ServiceConfig) -> dict[str, Any]:
-    """The document. The response's metadata key and the limits are the configured ones."""
+def describe(config: ServiceConfig, limits: Limits) -> dict[str, Any]:
+    """The document. The response's metadata key and the limits are those in force."""
     schemas = json_schemas(ref_template=TEMPLATE) | _own_schemas()
+    schemas["Request"]["properties"]["questions"] |= {
+        "propertyNames": {"minLength": 1},
+        "maxProperties": min(limits.max_questions, config.max_questions),
+    }
+    schemas["Choice"]["properties"]["criteria"] |= {
+        "minProperties": limits.min_options,
+        "maxProperties": limits.max_options,
+    }
+    schemas["Score"]["properties"]["criteria"] |= {
+        "minItems": limits.min_levels,
+        "maxItems": limits.max_levels,
+    }
     metadata = schemas["Response"]["properties"].pop("x_metadata")
     schemas["Response"]["properties"][config.metadata_key] = metadata
     answer = {"200": _json("The answers, in the order of the questions.", "Response")}
@@ -124,8 +137,14 @@ def _get(
     if open:
         operation["security"] = [{}]
     if deep:
-        switch = {"type": "string", "enum": ["0", "1"]}
-        operation["parameters"] = [{"name": "deep", "in": "query", "schema": switch}]
+        operation["parameters"] = [
+            {
+                "name": "deep",
+                "in": "query",
+                "description": "1: also run one request; anything else is ignored",
+                "schema": {"type": "string"},
+            }
+        ]
     return {"get": operation}
 
 

@@ -290,3 +290,18 @@ def test_log_lines_are_json_with_ids_and_timings(tmp_path: Path) -> None:
         assert line["status"] == 200 and line["prompts"] == 1
         assert {"tokenise_ms", "queue_ms", "run_ms", "ms", "time", "level"} <= line.keys()
         assert all("message" in one for one in server.log)
+
+
+def test_a_damaged_body_writes_its_exchanges_line_and_no_other(tmp_path: Path) -> None:
+    with started(tmp_path) as server:
+        server.wait_ready()
+        httpx.post(
+            f"{server.url}/v1/systemone",
+            content=b"--B\r\nContent-\xffzebra",
+            headers={"content-type": "multipart/form-data; boundary=B", "x-request-id": "mine-1"},
+        )
+        server.signal()
+        server.exit_code()
+        after = server.log[[one.get("message") for one in server.log].index("ready") + 1 :]
+        assert [one.get("request_id") for one in after] == ["mine-1", None, None]
+        assert "zebra" not in json.dumps(server.log)
