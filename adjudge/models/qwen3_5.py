@@ -24,7 +24,9 @@ from adjudge.checkpoint.text_config import FULL, TextConfig
 from adjudge.models.projection import Projection, read_projection, read_tensor
 from adjudge.ops.activation import silu_mul
 from adjudge.ops.attention import tree_attention
+from adjudge.ops.cpu_products import fast_products
 from adjudge.ops.delta import gated_delta
+from adjudge.ops.host_memory import keep_freed_memory
 from adjudge.ops.linear import ROW_BLOCKS, agreeing_blocks
 from adjudge.ops.norm import add_rms_norm, gated_rms_norm
 from adjudge.ops.rotary import qk_norm_rope
@@ -86,6 +88,7 @@ class Qwen3_5:  # noqa: N801
     blocks: tuple[int, ...] = field(default=ROW_BLOCKS)
 
     @torch.inference_mode()
+    @fast_products()
     def forward(self, tables: Tables) -> Tensor:
         """[Q, H]: the final norm's output at the readout rows, in the storage dtype."""
         eps = self.config.rms_norm_eps
@@ -193,7 +196,11 @@ class Qwen3_5:  # noqa: N801
         norm_H = loader.tensor("norm.weight", config.hidden_size)
         weights.finish(loader.consumed, IGNORED)
         cos_PF, sin_PF = rotary_table(config, device=device, dtype=dtype)
-        blocks = ROW_BLOCKS if device.type == "cuda" else agreeing_blocks(loader.shapes())
+        blocks = ROW_BLOCKS
+        if device.type == "cpu":
+            keep_freed_memory()
+            with fast_products():
+                blocks = agreeing_blocks(loader.shapes())
         return cls(
             config, embed_VH, tuple(layers), norm_H, cos_PF, sin_PF,
             mrope_axes(config).to(device), blocks,

@@ -15,6 +15,9 @@ from adjudge.ops.tables import Tables, Tiles
 SLOTS = 32
 """Queries of a tile on a CPU. Tiles start and end inside one aligned span of as many positions."""
 
+BLOCK = 128
+"""Rows gated at once."""
+
 LONE_SLOTS = 8
 """Slots of a tile that holds one query; products of fewer rows take other kernels."""
 
@@ -110,9 +113,8 @@ def _attend(q_KGTD: Tensor, k_KLD: Tensor, v_KLD: Tensor, hidden: Tensor, scale:
 
 def _gate(out_QND: Tensor, gate_QND: Tensor) -> None:
     """out ← round(out · round(sigmoid(gate)))."""
-    N, D = out_QND.shape[1:]
-    stage = Stage(min(64, len(out_QND)), N * D)
-    for out, gate in zip(out_QND.split(64), gate_QND.split(64), strict=True):
+    stage = Stage(min(BLOCK, len(out_QND)), out_QND[0].numel())
+    for out, gate in zip(out_QND.split(BLOCK), gate_QND.split(BLOCK), strict=True):
         rows = stage.rows[: len(out)].view(out.shape)
         rows.copy_(gate)
         stage.sigmoid_()

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from adjudge.ops.stage import Stage
 
-BLOCK = 64
+BLOCK = 128
+"""Rows convolved at once; always this many, so that one compiled kernel serves all."""
+
+TAPS = 4
 
 
 def causal_conv_silu(x_RC: Tensor, weight_C4: Tensor, ancestors_R3: Tensor) -> Tensor:
@@ -22,36 +26,33 @@ def causal_conv_silu(x_RC: Tensor, weight_C4: Tensor, ancestors_R3: Tensor) -> T
     R, C = x_RC.shape
     out = x_RC.new_empty(R + 1, C)
     out[R] = 0
-    taps_4C = weight_C4.float().T.contiguous()
-    window = torch.zeros(BLOCK + 3, C)
-    product = torch.empty(BLOCK, C)
+    kernel_C114 = weight_C4.float().view(C, 1, 1, TAPS)
+    window = torch.zeros(BLOCK + TAPS - 1, C)
     stage = Stage(BLOCK, C)
     for start in range(0, R, BLOCK):
         size = min(BLOCK, R - start)
-        window[:3] = window[BLOCK:].clone()
-        window[3 : 3 + size] = x_RC[start : start + size]
-        _convolve([window[3 - back :][:BLOCK] for back in range(4)], taps_4C, stage, product)
+        window[: TAPS - 1] = window[BLOCK:].clone()
+        window[TAPS - 1 :][:size] = x_RC[start : start + size]
+        _convolve(window, kernel_C114, stage)
         out[start : start + size] = stage.rows[:size]
 
-    consecutive_R3 = torch.arange(R)[:, None] - torch.arange(1, 4)
-    forked = (ancestors_R3 != consecutive_R3).any(1).nonzero().squeeze(1)
-    for rows in forked.split(BLOCK):
-        before = ancestors_R3[rows].long()
-        size = len(rows)
-        inputs = [torch.zeros(BLOCK, C) for _ in range(4)]
-        inputs[0][:size] = x_RC[rows]
-        for back in range(3):
-            known = (before[:, back] >= 0).unsqueeze(1)
-            inputs[back + 1][:size] = x_RC[before[:, back].clamp(min=0)] * known
-        _convolve(inputs, taps_4C, stage, product)
-        out[rows] = stage.rows[:size].to(out.dtype)
+    before_R3 = torch.arange(R)[:, None] - torch.arange(1, TAPS)
+    forked = (ancestors_R3 != before_R3).any(1).nonzero().squeeze(1)
+    for rows in forked.split(BLOCK // TAPS):
+        path = torch.cat([ancestors_R3[rows].flip(1).long(), rows[:, None]], 1).flatten()
+        window[: len(path)] = x_RC[path.clamp(min=0)]
+        window[: len(path)][path < 0] = 0
+        _convolve(window, kernel_C114, stage)
+        out[rows] = stage.rows[: len(path) : TAPS].to(out.dtype)
     return out
 
 
-def _convolve(inputs: list[Tensor], taps_4C: Tensor, stage: Stage, product: Tensor) -> None:
-    """stage ← silu(Σ_t inputs[t] · taps[3 − t]), the oldest first, product rounded before sum."""
-    torch.mul(inputs[3], taps_4C[0], out=stage.rows)
-    for back in (2, 1, 0):
-        torch.mul(inputs[back], taps_4C[3 - back], out=product)
-        stage.rows.add_(product)
+def _convolve(window: Tensor, kernel_C114: Tensor, stage: Stage) -> None:
+    """stage ← silu(the window's convolution), output row i from window rows i … i + 3.
+
+    The window is shown as an image of height 1 whose channels are the last axis in memory.
+    """
+    L, C = window.shape
+    image = window.as_strided((1, C, 1, L), (L * C, 1, L * C, C))
+    stage.rows.copy_(functional.conv2d(image, kernel_C114, groups=C)[0, :, 0].T)
     stage.silu_()

@@ -8,6 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from adjudge.ops.stage import Stage
+
+BLOCK = 128
+"""Rows that a CPU takes at once."""
+
 
 def add_rms_norm(
     x_RH: Tensor, delta_RH: Tensor | None, weight_H: Tensor, *, eps: float
@@ -23,7 +28,7 @@ def add_rms_norm(
         return triton_rows.add_rms_norm(x_RH, delta_RH, weight_H, eps=eps)
     sum_RH = x_RH if delta_RH is None else x_RH + delta_RH
     scale_H = weight_H.float() + 1.0
-    normed_RH = _unit(sum_RH, eps).mul_(scale_H)
+    normed_RH = _unit(sum_RH.float(), eps).mul_(scale_H)
     return sum_RH, normed_RH.to(x_RH.dtype)
 
 
@@ -37,14 +42,19 @@ def gated_rms_norm(o_RVD: Tensor, z_RX: Tensor, weight_D: Tensor, *, eps: float)
         from adjudge.ops import triton_rows
 
         return triton_rows.gated_rms_norm(o_RVD, z_RX, weight_D, eps=eps)
-    dtype = o_RVD.dtype
-    normed_RVD = _unit(o_RVD, eps).to(dtype)
-    weighted_RVD = normed_RVD.mul_(weight_D).float()
-    z_RVD = z_RX.float().view(o_RVD.shape)
-    return weighted_RVD.mul_(z_RVD).div_(torch.exp(-z_RVD).add_(1.0)).to(dtype)
+    R, V, D = o_RVD.shape
+    out_RVD = torch.empty_like(o_RVD)
+    stage = Stage(min(BLOCK, R), V * D)
+    for o, z, out in zip(o_RVD.split(BLOCK), z_RX.split(BLOCK), out_RVD.split(BLOCK), strict=True):
+        gate = stage.rows[: len(z)]
+        gate.copy_(z)
+        stage.silu_()
+        out.copy_(_unit(o.float(), eps)).mul_(weight_D)
+        out.copy_(gate.view(o.shape).mul_(out))
+    return out_RVD
 
 
 def _unit(x: Tensor, eps: float) -> Tensor:
-    """x over the root of its last axis' mean square, in FP32; never the memory of x."""
-    x = x.float()
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True).add_(eps))
+    """x, float32, over the root of its last axis' mean square."""
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return x * length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()

@@ -27,7 +27,7 @@ class Stage:
 
     def __init__(self, num_rows: int, width: int) -> None:
         used = num_rows * width
-        self.flat = torch.zeros(padded(used, torch.get_num_threads()))
+        self.flat = torch.empty(padded(used, torch.get_num_threads()))
         self.rows = self.flat[:used].view(num_rows, width)
 
     def silu_(self) -> None:

@@ -1,0 +1,57 @@
+"""FP32 matrix products of a CPU by oneDNN, where that is FP32 arithmetic.
+
+torch gives BF16 products to oneDNN and FP32 products to MKL, which runs at half speed on CPUs
+that are not Intel's. It hands FP32 products to oneDNN only when lower precision is allowed; on a
+CPU without BF16 matrix tiles oneDNN makes no use of that. `faithful` tests it on this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import torch
+
+SHAPES = ((1, 512, 512, 512), (4, 64, 128, 128), (16, 64, 128, 32), (16, 32, 32, 128))
+"""batch, M, K, N of the products tried: the linear layers' and the delta rule's kinds."""
+
+MOST_ERROR = 2e-6
+"""Relative L2 error of a product of normal values; BF16 operands would give 2e-3."""
+
+
+@contextmanager
+def fast_products() -> Iterator[None]:
+    """Inside, FP32 products run by oneDNN if it is faithful; the process' setting is restored."""
+    if not faithful():
+        yield
+        return
+    with _lower_precision_allowed():
+        yield
+
+
+@cache
+def faithful() -> bool:
+    """Whether oneDNN multiplies FP32 values in FP32 here, although it may do otherwise."""
+    if not torch.backends.mkldnn.is_available() or torch.cpu._is_amx_tile_supported():
+        return False
+    generator = torch.Generator().manual_seed(0)
+    with _lower_precision_allowed():
+        for batch, M, K, N in SHAPES:
+            a = torch.randn(batch, M, K, generator=generator)
+            b = torch.randn(batch, K, N, generator=generator)
+            exact = torch.bmm(a.double(), b.double())
+            for product in (torch.bmm(a, b), torch.baddbmm(torch.zeros(batch, M, N), a, b)):
+                if float((product - exact).norm() / exact.norm()) > MOST_ERROR:
+                    return False
+    return True
+
+
+@contextmanager
+def _lower_precision_allowed() -> Iterator[None]:
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.matmul.fp32_precision = before
