@@ -97,7 +97,7 @@ class ServiceConfig:
     )
     max_queue_jobs: int = setting(1024, "most requests waiting for the engine", least=1)
     max_queue_tokens: int = setting(
-        4 << 20, "most prompt tokens waiting for the engine", unit="tokens", least=1
+        4 << 20, "most unique tokens waiting for the engine", unit="tokens", least=1
     )
     share_across_requests: bool = setting(True, "let requests of one batch share equal prefixes")
     watchdog_ms: int = setting(
@@ -108,6 +108,9 @@ class ServiceConfig:
     )
     drain_ms: int = setting(
         30_000, "on SIGTERM, longest wait for accepted requests", unit="ms", least=0
+    )
+    tracing: bool = setting(
+        False, "send OpenTelemetry spans (extra otel), to where the OTEL_ variables say"
     )
     log_format: Literal["text", "json"] = setting("text", "shape of a log line on stderr")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "least log level")

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from adjudge.config import ServiceConfig
     from adjudge.engine_door import Door
     from adjudge.scheduler import Scheduler
+    from adjudge.service.tracing import Tracing
 
 log = logging.getLogger("adjudge.service")
 
@@ -72,7 +73,9 @@ class Service:
         *,
         keys: Keys,
         metrics: Metrics,
+        tracing: Tracing | None = None,
     ) -> None:
+        self._tracing = tracing
         self.health = Health(door, scheduler)
         self._scheduler = scheduler
         self._config = config
@@ -137,6 +140,8 @@ class Service:
         seconds = monotonic() - exchange.began
         self._metrics.request(exchange.route, status, seconds)
         exchange_line(exchange, status, seconds, reason)
+        if self._tracing is not None:
+            self._tracing.record(exchange, status, seconds)
 
     async def _answer(self, exchange: Exchange, route: Route | None) -> HttpResponse:
         if route is None:

@@ -28,6 +28,7 @@ from adjudge.service.app import Service, application
 from adjudge.service.keys import Keys, load_keys
 from adjudge.service.listener import HttpServer, bind, unusable, url_of
 from adjudge.service.metrics import Metrics
+from adjudge.service.tracing import Tracing, set_up
 
 if TYPE_CHECKING:
     from adjudge.config import ServiceConfig
@@ -52,16 +53,19 @@ def serve(load: Callable[[], Door], config: ServiceConfig) -> int:
     journal.set_up(config)
     try:
         keys = load_keys(config)
+        tracing = set_up() if config.tracing else None
         listener = bind(config.host, config.port)
     except ConfigError as error:
         log.error(error.message)
         return ExitCode.REFUSED
-    life = Lifecycle(load, config, keys, listener)
+    life = Lifecycle(load, config, keys, listener, tracing)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             code = runner.run(life.run())
     finally:
         listener.close()
+        if tracing is not None:
+            tracing.close()
     if life.worker.is_alive():
         logging.shutdown()
         sys.stdout.flush()
@@ -73,8 +77,14 @@ class Lifecycle:
     """One run of the server."""
 
     def __init__(
-        self, load: Callable[[], Door], config: ServiceConfig, keys: Keys, listener: socket.socket
+        self,
+        load: Callable[[], Door],
+        config: ServiceConfig,
+        keys: Keys,
+        listener: socket.socket,
+        tracing: Tracing | None,
     ) -> None:
+        self._tracing = tracing
         self._config = config
         self._keys = keys
         self._listener = listener
@@ -111,7 +121,12 @@ class Lifecycle:
         )
         watchdog.start()
         service = Service(
-            loaded[0], self.scheduler, self._config, keys=self._keys, metrics=self._metrics
+            loaded[0],
+            self.scheduler,
+            self._config,
+            keys=self._keys,
+            metrics=self._metrics,
+            tracing=self._tracing,
         )
         try:
             code = await self._warm_up(service)
