@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,8 +19,20 @@ from adjudge.checkpoint.safetensors_file import SafetensorsFile
 from adjudge.checkpoint.tensor_names import IGNORED, canonical
 from adjudge.errors import CheckpointError
 
+AdapterMode = Literal["auto", "merged", "unmerged"]
+"""What becomes of a LoRA: added to the weights at load, or kept apart as an FP32 branch. `auto`
+is what the family's own reference does."""
+
+UNMERGED_FAMILIES = ("jemm",)
+"""Families whose authors serve the adapter unmerged, because merging it failed their tests."""
+
 MERGE_BLOCK_ELEMENTS = 16 << 20
 PAIR_KEY = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.default)?\.weight")
+
+
+def is_merged(mode: AdapterMode, family: str) -> bool:
+    """Whether a family's adapter is merged under this mode."""
+    return mode == "merged" or (mode == "auto" and family not in UNMERGED_FAMILIES)
 
 
 class Adapter:

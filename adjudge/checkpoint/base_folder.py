@@ -18,17 +18,35 @@ def tokenizer_file(folder: Path) -> Path:
     return path
 
 
-def snapshot_revision(folder: Path) -> str | None:
-    """The revision that a download cache writes into a path (`…/snapshots/<40 hex>/…`)."""
-    place = folder.resolve()
-    for part in (place, *place.parents):
-        if part.parent.name == "snapshots" and COMMIT.fullmatch(part.name):
-            return part.name
+def needed_base(base: Path | None, folder: Path, model_id: str, revision: str) -> Path:
+    """The base folder of an adapter, which must be given and must not be another revision."""
+    if base is None:
+        raise CheckpointError(
+            f"{folder}: an adapter without its base model; give the folder of {model_id} at "
+            f"revision {revision} as the base"
+        )
+    if not base.is_dir():
+        raise CheckpointError(f"{base}: not a folder; the base {model_id} should be here")
+    found = downloaded_revision(base / "config.json")
+    if found is not None and COMMIT.fullmatch(revision) and found != revision:
+        raise CheckpointError(
+            f"{folder}: needs revision {revision} of {model_id}, but {base} is revision {found}"
+        )
+    return base
+
+
+def downloaded_revision(path: Path) -> str | None:
+    """The revision that the download of a file recorded, or None where nothing did.
+
+    A download cache writes it into the path (`…/snapshots/<40 hex>/…`), a download into a plain
+    folder as the first line of `.cache/huggingface/download/<file>.metadata` in that folder.
+    """
+    place = path.absolute()
+    for folder in place.parents:
+        if folder.parent.name == "snapshots" and COMMIT.fullmatch(folder.name):
+            return folder.name
+        record = folder / ".cache/huggingface/download" / f"{place.relative_to(folder)}.metadata"
+        if record.is_file():
+            first = record.read_text(encoding="utf-8", errors="replace").partition("\n")[0].strip()
+            return first if COMMIT.fullmatch(first) else None
     return None
-
-
-def check_revision(base: Path, wanted: str, where: str) -> None:
-    """Refuses a base whose path says that it is another revision than the one trained on."""
-    found = snapshot_revision(base)
-    if found is not None and COMMIT.fullmatch(wanted) and found != wanted:
-        raise CheckpointError(f"{where}: revision is {wanted}, but {base} is revision {found}")

@@ -6,7 +6,7 @@ Weights have canonical names: those of spec `qwen3_5` without `model.language_mo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -59,6 +59,13 @@ class WeightSource(Protocol):
         """One tensor, finite, on the device; a LoRA is already merged in when merging was asked.
 
         Raises CheckpointError naming file and key.
+        """
+        ...
+
+    def rows(self, name: str, ids: Sequence[int], *, device: torch.device | str) -> Tensor:
+        """Some rows of a matrix, float32 [len(ids), K], with a LoRA added and nothing rounded.
+
+        For label rows. It may be called any number of times, and does not count as a read.
         """
         ...
 

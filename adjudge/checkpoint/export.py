@@ -1,7 +1,8 @@
 """Our own export: a Transformers folder, the head and the adapter in safetensors, one card.
 
     config.json  model.safetensors (or shards and their index)  tokenizer.json
-    adjudge.json            {format: "adjudge-checkpoint/1", card, adapter: {rank, scale} or null}
+    adjudge.json            {format: "adjudge-checkpoint/1", card, adapter: {rank, scale} or null,
+                            head: is there a scoring head}
     head.safetensors        weight [1, hidden], bias [1], float32; only with a scoring head
     adapter.safetensors     NAME.lora_A, NAME.lora_B, float32; only when the adapter is kept apart
 
@@ -20,7 +21,7 @@ from typing import Any
 
 from torch import Tensor
 
-from adjudge.checkpoint.adapter import Adapter
+from adjudge.checkpoint.adapter import Adapter, AdapterMode, is_merged
 from adjudge.checkpoint.atomic_folder import atomic_folder
 from adjudge.checkpoint.base_folder import tokenizer_file
 from adjudge.checkpoint.contents import Checkpoint, Lora
@@ -97,32 +98,45 @@ def _write(checkpoint: Checkpoint, folder: Path, progress: Progress, shard_bytes
     write_json(folder / "config.json", config_json)
     lora = next(iter(deltas.values()), None)
     described = None if lora is None else {"rank": lora.a.shape[0], "scale": lora.scale}
-    card = {"format": FORMAT, "card": asdict(checkpoint.card), "adapter": described}
+    card = {
+        "format": FORMAT,
+        "card": asdict(checkpoint.card),
+        "adapter": described,
+        "head": checkpoint.head is not None,
+    }
     write_json(folder / CARD_FILE, card)
 
 
-def open_export(folder: Path, *, merged: bool) -> Checkpoint:
+def open_export(folder: Path, mode: AdapterMode) -> Checkpoint:
     """A folder that `write_export` wrote. Raises CheckpointError."""
     fields = Fields.of(folder / CARD_FILE)
     fields.only("format", FORMAT)
+    card = _card(fields.inner("card"))
     config = TextConfig.of(folder)
-    head_path, adapter_path = folder / HEAD_FILE, folder / ADAPTER_FILE
+    has_head = fields.boolean("head")
+    for path, told in ((HEAD_FILE, has_head), (ADAPTER_FILE, fields.values.get("adapter"))):
+        if not told and (folder / path).exists():
+            raise CheckpointError(f"{folder / path}: there, but {fields.where} says there is none")
     adapter = None
     if fields.values.get("adapter") is not None:
         described = fields.inner("adapter")
         adapter = Adapter(
-            SafetensorsFile(adapter_path),
+            SafetensorsFile(folder / ADAPTER_FILE),
             text_tensors(config),
             rank=described.integer("rank", 1, 1024),
             scale=described.positive("scale"),
         )
-    elif adapter_path.exists():
-        raise CheckpointError(f"{adapter_path}: there, but {fields.where} says adapter: null")
     return Checkpoint(
-        card=_card(fields.inner("card")),
+        card=card,
         text_config=config,
-        weights=FolderWeights(open_shards(folder), config, adapter=adapter, merged=merged),
-        head=read_head(head_path, config.hidden_size),
+        weights=FolderWeights(
+            open_shards(folder),
+            config,
+            adapter=adapter,
+            merged=is_merged(mode, card.family),
+            needs_lm_head=not has_head,
+        ),
+        head=read_head(folder / HEAD_FILE, config.hidden_size) if has_head else None,
         tokenizer_path=tokenizer_file(folder),
     )
 

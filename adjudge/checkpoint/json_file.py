@@ -105,6 +105,15 @@ class Fields:
             self.refuse(key, f"an integer from {least} to {most}")
         return value
 
+    def integers(self, key: str, count: int) -> list[int]:
+        """A list of exactly `count` integers of at least 0."""
+        value = self.values.get(key)
+        if not isinstance(value, list) or not all(type(n) is int and n >= 0 for n in value):
+            self.refuse(key, f"a list of {count} integers")
+        if len(value) != count:
+            raise CheckpointError(f"{self.where}: {key} has {len(value)} numbers; expected {count}")
+        return value
+
     def number(self, key: str) -> float:
         """A finite number."""
         value = finite(self.values.get(key))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from adjudge.checkpoint.contents import Lora
-from adjudge.checkpoint.export import write_json
+from adjudge.checkpoint.export import adapter_tensors, write_json, write_tensors
 from adjudge.checkpoint.safetensors_writer import write_sharded
 from adjudge.checkpoint.synthetic import RandomWeights, generator_of
 from adjudge.checkpoint.text_config import FULL, LINEAR, TextConfig
@@ -125,3 +125,26 @@ def base_config(config: TextConfig, dtype: torch.dtype) -> Mapping[str, Any]:
         "text_config": text | {"dtype": str(dtype).removeprefix("torch.")},
         "vision_config": {"model_type": "qwen3_5_vision"},
     }
+
+
+def write_adapter(
+    folder: Path, made: Made, targets: Sequence[str], rank: int, alpha: int, *, prefix: str
+) -> None:
+    """A PEFT adapter folder. prefix: between PEFT's own and the canonical name of a layer, which
+    tells what the adapter was attached to."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {
+        f"base_model.model.{'' if key.startswith('lm_head.') else prefix}{key}": tensor
+        for key, tensor in adapter_tensors(made.deltas(targets, rank, alpha / rank)).items()
+    }
+    write_tensors(folder / "adapter_model.safetensors", tensors)
+    described = {
+        "peft_type": "LORA",
+        "r": rank,
+        "lora_alpha": alpha,
+        "target_modules": list(targets),
+        "bias": "none",
+        "use_dora": False,
+        "use_rslora": False,
+    }
+    write_json(folder / "adapter_config.json", described)

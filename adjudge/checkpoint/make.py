@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -19,16 +19,11 @@ from torch import Tensor
 
 from adjudge.checkpoint.adapter import merge
 from adjudge.checkpoint.atomic_folder import atomic_folder
-from adjudge.checkpoint.contents import Lora
-from adjudge.checkpoint.export import (
-    adapter_tensors,
-    stored_key,
-    write_export,
-    write_json,
-    write_tensors,
-)
+from adjudge.checkpoint.export import write_export, write_json
 from adjudge.checkpoint.head_file import head_tensors
-from adjudge.checkpoint.made_base import ROWS, Made, base_key, small_config, write_base
+from adjudge.checkpoint.made_base import ROWS, Made, small_config, write_adapter, write_base
+from adjudge.checkpoint.made_calibration import OPEN_JEV_TEMPERATURE
+from adjudge.checkpoint.made_families import UNTIED, WRITERS
 from adjudge.checkpoint.open_jev import CHAT_PREFIX, CHAT_SUFFIX, MERGED_FILE, MERGED_FORMAT
 from adjudge.checkpoint.opening import open_checkpoint
 from adjudge.checkpoint.safetensors_writer import SHARD_BYTES, write_sharded
@@ -36,12 +31,12 @@ from adjudge.checkpoint.synthetic import random_head
 from adjudge.checkpoint.text_config import GEOMETRIES, TextConfig
 from adjudge.checkpoint.vocab import Kind, write_tokenizer
 from adjudge.errors import CheckpointError
+from adjudge.families import FAMILIES
 from adjudge.families.open_jev import METHOD
 
 Layout = Literal["package", "merged", "adjudge"]
 
 MODEL_ID, REVISION = "adjudge/random-base", "0" * 40
-TEMPERATURE = 1.8969118766347646
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "in_proj_qkv", "out_proj")
 RANK, ALPHA = 8, 16
 
@@ -49,6 +44,7 @@ RANK, ALPHA = 8, 16
 def write_checkpoint(
     folder: Path | str,
     *,
+    family: str = "open_jev",
     layout: Layout = "package",
     tokenizer: Kind = "bytes",
     config: TextConfig | None = None,
@@ -57,44 +53,55 @@ def write_checkpoint(
     dtype: torch.dtype = torch.bfloat16,
     shard_bytes: int = SHARD_BYTES,
 ) -> Path:
-    """Writes a random Open-Jev checkpoint to a new folder and returns the folder.
+    """Writes a random checkpoint of a family to a new folder and returns the folder.
 
-    layout: `package` is a base model with `package/checkpoint/` beside its weights, `merged` the
-    interchange export, `adjudge` our own. config: the geometry, `small_config(tokenizer)` if not
-    given; its vocabulary must hold the tokenizer's ids. dtype: of the base's weights. Equal
-    arguments but for the layout give checkpoints with equal merged weights. Raises
+    layout: `package` is how the family is released, with the base model's files beside its own;
+    `adjudge` our export of that; `merged` the interchange export, of Open-Jev only. config: the
+    geometry, `small_config(tokenizer)` if not given, with an LM head where the family has one;
+    its vocabulary must hold the tokenizer's ids. max_length: of Open-Jev's prompts. dtype: of
+    the base's weights. Equal arguments but for the layout give equal merged weights. Raises
     CheckpointError.
     """
-    made = Made(config or small_config(tokenizer), seed=seed, dtype=dtype)
+    if family not in FAMILIES or (layout == "merged" and family != "open_jev"):
+        raise CheckpointError(f"no layout {layout!r} of a family {family!r}")
+    config = config or geometry("small", tokenizer, family)
+    made = Made(config, seed=seed, dtype=dtype)
     target = Path(folder)
     if layout == "adjudge":
         with tempfile.TemporaryDirectory() as scratch:
             package = Path(scratch) / "package"
-            _write(package, "package", made, tokenizer, max_length, shard_bytes)
+            _write(package, family, "package", made, tokenizer, max_length, shard_bytes)
             opened = open_checkpoint(package)
             card = replace(opened.card, random_weights=True)
             return write_export(replace(opened, card=card), target, shard_bytes=shard_bytes)
-    _write(target, layout, made, tokenizer, max_length, shard_bytes)
+    _write(target, family, layout, made, tokenizer, max_length, shard_bytes)
     return target
 
 
 def _write(
-    target: Path, layout: Layout, made: Made, tokenizer: Kind, max_length: int, shard_bytes: int
+    target: Path,
+    family: str,
+    layout: Layout,
+    made: Made,
+    tokenizer: Kind,
+    max_length: int,
+    shard_bytes: int,
 ) -> None:
     with atomic_folder(target) as folder:
         if layout == "merged":
             _write_merged(folder, made, max_length, shard_bytes)
             write_tokenizer(folder, tokenizer)
-        else:
-            write_base(folder, made, tokenizer, shard_bytes=shard_bytes)
+            return
+        write_base(folder, made, tokenizer, shard_bytes=shard_bytes)
+        if family == "open_jev":
             _write_package(folder / "package" / "checkpoint", made, max_length)
+        else:
+            WRITERS[family](folder, made)
 
 
 def _write_package(folder: Path, made: Made, max_length: int) -> None:
     """The package: what was trained, and how to read it."""
-    adapter = folder / "adapter"
-    adapter.mkdir(parents=True)
-    write_adapter(adapter, made.deltas(TARGETS, RANK, ALPHA / RANK), TARGETS, RANK, ALPHA)
+    write_adapter(folder / "adapter", made, TARGETS, RANK, ALPHA, prefix="")
     head = random_head(made.config.hidden_size, seed=made.seed)
     torch.save(head_tensors(head), folder / "head.pt")
     described = {
@@ -105,18 +112,18 @@ def _write_package(folder: Path, made: Made, max_length: int) -> None:
         "method": METHOD,
     }
     write_json(folder / "model.json", described)
-    split = {"temperature": TEMPERATURE, "split": "none", "n": 0, "ids_sha256": "0" * 64}
+    split = {"temperature": OPEN_JEV_TEMPERATURE, "split": "none", "n": 0, "ids_sha256": "0" * 64}
     write_json(folder / "temperature.json", split)
 
 
 def _write_merged(folder: Path, made: Made, max_length: int, shard_bytes: int) -> None:
-    """The interchange export: the same weights, already merged."""
+    """The interchange export: the same weights, already merged, saved from the text model alone,
+    so that keys have no prefix and there is no LM head."""
     deltas = made.deltas(TARGETS, RANK, ALPHA / RANK)
-    names = {stored_key(name): name for name in made.weights.shapes}
-    plan = {key: (made.dtype, made.weights.shapes[name]) for key, name in names.items()}
+    shapes = {n: shape for n, shape in made.weights.shapes.items() if n != "lm_head.weight"}
+    plan = {name: (made.dtype, shape) for name, shape in shapes.items()}
 
-    def tensor(key: str) -> Tensor:
-        name = names[key]
+    def tensor(name: str) -> Tensor:
         stored = made.tensor(name)
         return merge(stored, deltas[name], made.dtype) if name in deltas else stored.to(made.dtype)
 
@@ -128,7 +135,7 @@ def _write_merged(folder: Path, made: Made, max_length: int, shard_bytes: int) -
         "model_id": MODEL_ID,
         "base_revision": REVISION,
         "checkpoint_revision": None,
-        "temperature": TEMPERATURE,
+        "temperature": OPEN_JEV_TEMPERATURE,
         "max_length": max_length,
         "chat_prefix": CHAT_PREFIX,
         "chat_suffix": CHAT_SUFFIX,
@@ -138,31 +145,12 @@ def _write_merged(folder: Path, made: Made, max_length: int, shard_bytes: int) -
     write_json(folder / MERGED_FILE, described)
 
 
-def write_adapter(
-    folder: Path, deltas: Mapping[str, Lora], targets: Sequence[str], rank: int, alpha: int
-) -> None:
-    """A PEFT adapter folder for a base with a vision part."""
-    tensors = {
-        f"base_model.model.{base_key(key)}": tensor
-        for key, tensor in adapter_tensors(deltas).items()
-    }
-    write_tensors(folder / "adapter_model.safetensors", tensors)
-    described = {
-        "peft_type": "LORA",
-        "r": rank,
-        "lora_alpha": alpha,
-        "target_modules": list(targets),
-        "bias": "none",
-        "use_dora": False,
-        "use_rslora": False,
-    }
-    write_json(folder / "adapter_config.json", described)
-
-
-def geometry(name: str, tokenizer: Kind, num_layers: int | None) -> TextConfig:
-    """`small`, or a released size; its vocabulary is the tokenizer's. Raises CheckpointError."""
+def geometry(
+    name: str, tokenizer: Kind, family: str = "open_jev", *, num_layers: int | None = None
+) -> TextConfig:
+    """`small` or a released size, for a tokenizer and a family. Raises CheckpointError."""
     if name == "small":
-        config = small_config(tokenizer)
+        config = small_config(tokenizer, tie_word_embeddings=family not in UNTIED)
     else:
         config = replace(GEOMETRIES[name], vocab_size=ROWS[tokenizer])
     return config if num_layers is None else config.with_layers(num_layers)
@@ -175,6 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Writes a small random checkpoint in the layout of a released one.",
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder to write; must be new")
+    parser.add_argument("--family", choices=list(FAMILIES), default="open_jev")
     parser.add_argument("--tokenizer", choices=get_args(Kind), default="bytes")
     parser.add_argument("--layout", choices=get_args(Layout), default="package")
     parser.add_argument("--geometry", choices=["small", *GEOMETRIES], default="small")
@@ -186,9 +175,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         write_checkpoint(
             given.folder,
+            family=given.family,
             layout=given.layout,
             tokenizer=given.tokenizer,
-            config=geometry(given.geometry, given.tokenizer, given.layers),
+            config=geometry(given.geometry, given.tokenizer, given.family, num_layers=given.layers),
             seed=given.seed,
             max_length=given.max_length,
             shard_bytes=given.shard_bytes,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from adjudge.checkpoint.base_folder import check_revision, snapshot_revision, tokenizer_file
+from adjudge.checkpoint.adapter import AdapterMode, is_merged
+from adjudge.checkpoint.base_folder import downloaded_revision, needed_base, tokenizer_file
 from adjudge.checkpoint.contents import Checkpoint
 from adjudge.checkpoint.head_file import head_from_numbers, read_torch_head
 from adjudge.checkpoint.json_file import Fields
@@ -13,10 +14,10 @@ from adjudge.checkpoint.safetensors_file import open_shards
 from adjudge.checkpoint.tensor_names import text_tensors
 from adjudge.checkpoint.text_config import TextConfig
 from adjudge.checkpoint.weights import FolderWeights
-from adjudge.errors import CheckpointError
 from adjudge.families import ModelCard
 from adjudge.families.open_jev import MAX_PROMPT_TOKENS, METHOD
 
+FAMILY = "open_jev"
 MERGED_FORMAT = "open-jev-text-merged/1"
 MERGED_FILE = "open_jev_export.json"
 CHAT_PREFIX = "<|im_start|>user\n"
@@ -29,12 +30,6 @@ PACKAGES = {
 """Base id -> the id of the Open-Jev package made for it, which the files do not say."""
 
 
-def package_folder(folder: Path) -> Path | None:
-    """Where the Open-Jev package is: in the folder, its `checkpoint` or `package/checkpoint`."""
-    places = (folder, folder / "checkpoint", folder / "package" / "checkpoint")
-    return next((place for place in places if (place / "model.json").is_file()), None)
-
-
 def card(
     *, model_id: str, base_revision: str, revision: str | None, temperature: float, max_length: int
 ) -> ModelCard:
@@ -43,7 +38,7 @@ def card(
     aliases = dict.fromkeys(("open-jev", model_id, name, name.lower()))
     return ModelCard(
         name=name,
-        family="open_jev",
+        family=FAMILY,
         aliases=tuple(alias for alias in aliases if alias != name),
         base=model_id,
         base_revision=base_revision,
@@ -53,28 +48,25 @@ def card(
     )
 
 
-def open_package(folder: Path, base: Path | None, *, merged: bool) -> Checkpoint:
+def open_package(folder: Path, base: Path | None, mode: AdapterMode) -> Checkpoint:
     """The package in `folder` over a base model folder. Raises CheckpointError."""
     fields = Fields.of(folder / "model.json")
     fields.only("method", METHOD)
     model_id, base_revision = fields.string("model_id"), fields.string("revision")
     max_length = fields.integer("max_length", 1, MAX_PROMPT_TOKENS)
-    if base is None:
-        raise CheckpointError(
-            f"{folder}: an Open-Jev package without its base model; give the folder of "
-            f"{model_id} at revision {base_revision} as the base"
-        )
-    check_revision(base, base_revision, fields.where)
+    base = needed_base(base, folder, model_id, base_revision)
     config = TextConfig.of(base)
     adapter = open_peft_adapter(folder / "adapter", text_tensors(config))
     if adapter.rank != fields.integer("lora_rank", 1, 1024):
         fields.refuse("lora_rank", f"{adapter.rank}, the rank of the adapter")
-    weights = FolderWeights(open_shards(base), config, adapter=adapter, merged=merged)
+    weights = FolderWeights(
+        open_shards(base), config, adapter=adapter, merged=is_merged(mode, FAMILY)
+    )
     return Checkpoint(
         card=card(
             model_id=model_id,
             base_revision=base_revision,
-            revision=snapshot_revision(folder),
+            revision=downloaded_revision(folder / "model.json"),
             temperature=Fields.of(folder / "temperature.json").positive("temperature"),
             max_length=max_length,
         ),

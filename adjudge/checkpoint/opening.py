@@ -2,59 +2,101 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from adjudge.checkpoint.adapter import AdapterMode
 from adjudge.checkpoint.contents import Checkpoint
 from adjudge.checkpoint.export import CARD_FILE, open_export
-from adjudge.checkpoint.open_jev import MERGED_FILE, open_merged, open_package, package_folder
+from adjudge.checkpoint.label_rows import (
+    open_cua_s1,
+    open_decider,
+    open_jemm,
+    open_jev_vl,
+)
+from adjudge.checkpoint.open_jev import MERGED_FILE, open_merged, open_package
 from adjudge.errors import CheckpointError
 
-AdapterMode = Literal["merged", "unmerged"]
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A way in which a checkpoint lies in a folder.
+
+    markers: the files that tell it, of which the first one found counts. open: gets the marker's
+    folder and, where takes_base, the base model's, if there is one.
+    """
+
+    what: str
+    markers: tuple[str, ...]
+    open: Callable[[Path, Path | None, AdapterMode], Checkpoint]
+    takes_base: bool = False
+
+    def find(self, folder: Path) -> Path | None:
+        """The marker that the folder holds, if any."""
+        paths = (folder / marker for marker in self.markers)
+        return next((path for path in paths if path.is_file()), None)
+
 
 LAYOUTS = (
-    f"our export ({CARD_FILE})",
-    f"a merged Open-Jev export ({MERGED_FILE})",
-    "an Open-Jev package (model.json in the folder, in checkpoint/ or in package/checkpoint/)",
+    Layout("our export", (CARD_FILE,), lambda folder, base, mode: open_export(folder, mode)),
+    Layout(
+        "a merged Open-Jev export",
+        (MERGED_FILE,),
+        lambda folder, base, mode: open_merged(folder),
+    ),
+    Layout(
+        "an Open-Jev package",
+        ("package/checkpoint/model.json", "checkpoint/model.json", "model.json"),
+        open_package,
+        takes_base=True,
+    ),
+    Layout("a Cua-S1 adapter", ("text/adapter_config.json",), open_cua_s1, takes_base=True),
+    Layout(
+        "a Decider model",
+        ("decider_config.json",),
+        lambda folder, base, mode: open_decider(folder),
+    ),
+    Layout("a JEMM adapter", ("decision_config.json",), open_jemm, takes_base=True),
+    Layout(
+        "a JEV-VL model",
+        ("adapter_vllm/decision_head.json",),
+        lambda folder, base, mode: open_jev_vl(folder.parent, mode),
+    ),
 )
+"""No folder may have the markers of two."""
 
 
 def open_checkpoint(
-    path: str | Path, *, adapter: AdapterMode = "merged", base: str | Path | None = None
+    path: str | Path, *, adapter: AdapterMode = "auto", base: str | Path | None = None
 ) -> Checkpoint:
     """Opens a model folder: reads every header, checks every name, shape and dtype.
 
-    adapter: fold a LoRA into the weights as they are read, or keep it apart. base: the base
-    model's folder, for a package that does not bring it; a `config.json` beside the package
-    makes the package's own folder the base. Raises CheckpointError naming file and key.
+    adapter: what becomes of a LoRA. base: the base model's folder, for an adapter that is
+    published without it; a `config.json` in `path` itself makes `path` the base. Raises
+    CheckpointError naming file and key.
     """
     folder = Path(path)
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: not a folder")
-    package = package_folder(folder)
-    markers = {CARD_FILE: (folder / CARD_FILE).is_file()}
-    markers[MERGED_FILE] = (folder / MERGED_FILE).is_file()
-    markers["model.json"] = package is not None
-    found = [marker for marker, there in markers.items() if there]
-    if len(found) > 1:
-        raise CheckpointError(f"{folder}: ambiguous: it holds {' and '.join(found)}")
-    if package is not None:
-        beside = folder if (folder / "config.json").is_file() else None
-        base_folder = beside if base is None else Path(base)
-        return open_package(package, base_folder, merged=adapter == "merged")
+    found = [(layout, at) for layout in LAYOUTS if (at := layout.find(folder)) is not None]
     if not found:
-        raise CheckpointError(f"{folder}: {_unknown(folder)}; known layouts: {'; '.join(LAYOUTS)}")
-    if base is not None:
+        known = "; ".join(f"{layout.what} ({' or '.join(layout.markers)})" for layout in LAYOUTS)
+        raise CheckpointError(f"{folder}: {_unknown(folder)}; known layouts: {known}")
+    if len(found) > 1:
+        names = " and ".join(str(marker.relative_to(folder)) for _, marker in found)
+        raise CheckpointError(f"{folder}: ambiguous: it holds {names}")
+    layout, marker = found[0]
+    if base is not None and not layout.takes_base:
         raise CheckpointError(
-            f"{folder}: brings all its weights ({found[0]}); no base belongs to it"
+            f"{folder}: {layout.what} brings all its weights; no base belongs to it"
         )
-    if found == [CARD_FILE]:
-        opened = open_export(folder, merged=adapter == "merged")
-    else:
-        opened = open_merged(folder)
+    beside = folder if (folder / "config.json").is_file() else None
+    opened = layout.open(marker.parent, beside if base is None else Path(base), adapter)
     if adapter == "unmerged" and not opened.weights.deltas():
         raise CheckpointError(
-            f"{folder}: its adapter is already merged into the weights; it cannot be kept unmerged"
+            f"{folder}: {layout.what} without an adapter apart from its weights; it cannot be "
+            "kept unmerged"
         )
     return opened
 

