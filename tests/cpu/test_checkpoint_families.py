@@ -118,6 +118,21 @@ def test_export(originals: dict[str, Path], family: str, mode: Any, tmp_path: Pa
         assert torch.equal(read(again, name), read(there, name)), name
 
 
+def test_damaged_export(originals: dict[str, Path], tmp_path: Path) -> None:
+    """An export must bring its LM head, and nothing that its card does not speak of."""
+    export = write_export(open_checkpoint(originals["jemm"], adapter="merged"), tmp_path / "out")
+    for stray in ("adapter.safetensors", "head.safetensors"):
+        shutil.copy(export / "model.safetensors", export / stray)
+        with pytest.raises(CheckpointError, match=rf"{stray}: there, but .*adjudge\.json says"):
+            open_checkpoint(export)
+        (export / stray).unlink()
+    tensors = load_file(export / "model.safetensors")
+    del tensors[LM_HEAD]
+    save_file(tensors, export / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight is missing"):
+        open_checkpoint(export)
+
+
 def test_label_rows_are_float32_and_take_the_delta(originals: dict[str, Path]) -> None:
     apart = open_checkpoint(originals["jev_vl"], adapter="unmerged").weights
     merged = open_checkpoint(originals["jev_vl"]).weights
