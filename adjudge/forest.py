@@ -93,13 +93,16 @@ class Branches:
     num_rows: int
 
 
-def plan(prompts: Sequence[NDArray[np.integer]]) -> Forest:
+def plan(
+    prompts: Sequence[NDArray[np.integer]], *, scopes: Sequence[int] | None = None
+) -> Forest:
     """The forest of these prompts.
 
     prompts: non-empty 1-D integer arrays of token ids ≥ 0, in any order, repeats allowed.
+    scopes: one number ≥ 0 for each prompt; only prompts of equal scope share rows.
     Raises ValueError for an empty list or an empty prompt.
     """
-    branches = branch(prompts)
+    branches = branch(prompts, scopes)
     kept = [b for b in range(len(prompts)) if branches.stop[b] > branches.start[b]]
     index = {b: i for i, b in enumerate(kept)}
 
@@ -207,7 +210,9 @@ def count_rows(prompts: Sequence[NDArray[np.integer]]) -> int:
     return branch(prompts).num_rows if len(prompts) else 0
 
 
-def branch(prompts: Sequence[NDArray[np.integer]]) -> Branches:
+def branch(
+    prompts: Sequence[NDArray[np.integer]], scopes: Sequence[int] | None = None
+) -> Branches:
     """Sort the prompts and cut each at its longest common prefix with the one before it.
 
     In lexicographic order that is the longest common prefix with *any* earlier prompt, so what is
@@ -215,16 +220,19 @@ def branch(prompts: Sequence[NDArray[np.integer]]) -> Branches:
     """
     if not len(prompts) or not all(map(len, prompts)):
         raise ValueError("a forest needs at least one prompt, and every prompt at least one token")
-    keys = [np.asarray(p).astype(">u4").tobytes() for p in prompts]
+    scope = [0] * len(prompts) if scopes is None else scopes
+    keys = [(scope[i], np.asarray(p).astype(">u4").tobytes()) for i, p in enumerate(prompts)]
     order = sorted(range(len(prompts)), key=keys.__getitem__)
-    shared = common_prefix(prompts[order[0]], prompts[order[-1]], 0)
+    one_scope = scope[order[0]] == scope[order[-1]]
+    shared = common_prefix(prompts[order[0]], prompts[order[-1]], 0) if one_scope else 0
 
     start, stop, row, parent = [0], [len(prompts[order[0]])], [0], [-1]
     num_rows = stop[0]
     open_branches = [0]
     for i in range(1, len(order)):
         before, ids = prompts[order[i - 1]], prompts[order[i]]
-        depth = common_prefix(before, ids, shared)
+        apart = scope[order[i - 1]] != scope[order[i]]
+        depth = 0 if apart else common_prefix(before, ids, shared)
         while open_branches and start[open_branches[-1]] >= depth:
             open_branches.pop()
         start.append(depth)

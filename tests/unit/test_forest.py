@@ -147,6 +147,13 @@ def test_four_levels_of_forks_are_four_generations_of_runs() -> None:
     assert forest.num_levels == 3
 
 
+def test_prompts_of_different_scopes_share_nothing() -> None:
+    prompt = np.arange(70, dtype=np.int32)
+    forest = plan([prompt, prompt, prompt], scopes=[0, 1, 0])
+    assert forest.num_rows == 140
+    assert forest.readout_rows[forest.prompt_readout].tolist() == [69, 139, 69]
+
+
 @pytest.mark.parametrize("prompts", [[], [ids(1), ids()]])
 def test_nothing_to_plan_is_an_error(prompts: list[np.ndarray]) -> None:
     with pytest.raises(ValueError, match="at least one"):
