@@ -5,7 +5,7 @@ Legend: Q readout rows, H hidden size, L logits of a readout.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,23 +13,64 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adjudge.checkpoint.contents import Head
+from adjudge.checkpoint import Checkpoint, Head, WeightSource
 from adjudge.families import Readout
 
 MOST_PRODUCTS = 1 << 24
-"""Products of one readout held at once."""
+"""Products held at once."""
+MASS_ROWS = 64
+"""Vocabulary rows of one step of a log-sum-exp: fixed, so that its order of sums is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Rows of the LM head, FP32, fetched when first read and kept on the device.
+
+    name: the canonical name of the matrix (the embedding where it is tied).
+    """
+
+    weights: WeightSource
+    name: str
+    size: int
+    device: torch.device
+    kept: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
+
+    def rows(self, ids: tuple[int, ...]) -> Tensor:
+        """float32 [L, H]. The families read few different tuples of ids."""
+        if ids not in self.kept:
+            self.kept[ids] = self.weights.rows(self.name, ids, device=self.device)
+        return self.kept[ids]
+
+    def mass(self, hidden_QH: Tensor, dtype: torch.dtype) -> Tensor:
+        """float32 [Q, 1]: log-sum-exp of all logits, each rounded to `dtype`; read in steps."""
+        steps = []
+        for start in range(0, self.size, MASS_ROWS):
+            ids = range(start, min(start + MASS_ROWS, self.size))
+            part_LH = self.weights.rows(self.name, ids, device=self.device)
+            logits_QL = dot(hidden_QH, part_LH).to(dtype).float()
+            steps.append(logits_QL.logsumexp(1, keepdim=True))
+        return torch.cat(steps, 1).logsumexp(1, keepdim=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
     """What readouts are answered with, on the model's device.
 
-    score: the checkpoint's scoring head, for readouts without label ids;
-    labels: float32 [L, H] for each tuple of label ids that a family reads.
+    score: the checkpoint's scoring head, for readouts without label ids; dtype: the model's.
     """
 
     score: Head | None
-    labels: Mapping[tuple[int, ...], Tensor] = field(default_factory=dict)
+    vocabulary: Vocabulary
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dtype) -> Heads:
+        config = checkpoint.text_config
+        name = "embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
+        score = checkpoint.head
+        if score is not None:
+            score = Head(score.weight.to(device), score.bias.to(device))
+        return cls(score, Vocabulary(checkpoint.weights, name, config.vocab_size, device), dtype)
 
     @torch.inference_mode()
     def logits(
@@ -37,7 +78,7 @@ class Heads:
     ) -> list[NDArray[np.float32]]:
         """float32 [number of logits] for each readout, read at hidden row `rows[i]`.
 
-        Raises KeyError for label ids without a row here, ValueError for a score without a head.
+        Raises ValueError for a score without a head.
         """
         wanted: dict[Readout, list[int]] = {}
         for index, readout in enumerate(readouts):
@@ -53,7 +94,12 @@ class Heads:
     def _read(self, hidden_QH: Tensor, readout: Readout) -> Tensor:
         """[Q, L]."""
         if readout.label_ids is not None:
-            return dot(hidden_QH, self.labels[readout.label_ids])
+            rounding = self.dtype if readout.rounded else torch.float32
+            logits_QL = dot(hidden_QH, self.vocabulary.rows(readout.label_ids)).to(rounding).float()
+            if readout.mass:
+                mass_Q1 = self.vocabulary.mass(hidden_QH, rounding)
+                logits_QL = torch.cat([logits_QL, mass_Q1], 1)
+            return logits_QL
         if self.score is None:
             raise ValueError("a score is asked for, but the checkpoint has no scoring head")
         return dot(hidden_QH, self.score.weight.view(1, -1)) + self.score.bias

@@ -20,13 +20,14 @@ SOURCES = sorted(
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 TORCH_FREE = {"wire", "errors", "config", "origins", "families", "forest", "tokenizer"}
-TORCH_FREE |= {"scheduler", "service", "engine_door", "commands", "cli"}
+TORCH_FREE |= {"compiler", "scheduler", "service", "engine_door", "commands", "cli"}
 
 RANKS = [
     {"errors", "ops", "progress"},
     {"config", "wire"},
     {"origins", "families", "forest"},
     {"tokenizer", "engine_door"},
+    {"compiler"},
     {"checkpoint"},
     {"demo"},
     {"models", "heads", "graphs", "state"},

@@ -1,0 +1,47 @@
+"""Requests to token ids: a family and a tokenizer together, under the limits in force."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from adjudge.config import EngineConfig
+from adjudge.engine_door import Work
+from adjudge.errors import CheckpointError
+from adjudge.families import Family, ModelCard, family_class, family_for
+from adjudge.families.limits import check_tokens
+from adjudge.tokenizer import Tokenizer
+from adjudge.wire import Request, request_from
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """Thread-safe; holds no weights and touches no device."""
+
+    family: Family
+    tokenizer: Tokenizer
+
+    @classmethod
+    def of(cls, card: ModelCard, tokenizer_path: Path | None, config: EngineConfig) -> Compiler:
+        """For a checkpoint. A prompt never exceeds one pass, whatever the card allows.
+
+        Raises CheckpointError.
+        """
+        if tokenizer_path is None:
+            raise CheckpointError(f"{card.name}: there is no tokenizer.json; every model needs one")
+        tokenizer = Tokenizer.load(tokenizer_path)
+        limits = family_class(card.family).limits_for(card)
+        most = config.max_prompt_tokens or limits.max_prompt_tokens
+        limits = replace(limits, max_prompt_tokens=min(most, config.max_batch_tokens))
+        return cls(family_for(card, tokenizer, limits), tokenizer)
+
+    def compile(self, request: Request | Mapping[str, Any]) -> Work:
+        """The request's prompts and their token ids. Raises RequestError."""
+        if not isinstance(request, Request):
+            request = request_from(request, aliases=self.family.limits.aliases)
+        compiled = self.family.compile(request)
+        token_ids = self.tokenizer.encode_prompts(compiled.prompts)
+        check_tokens(compiled, list(map(len, token_ids)), self.family.limits)
+        return Work(compiled, token_ids)

@@ -1,0 +1,122 @@
+"""The engine as callers see it: one path behind every door, and answers that stand alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adjudge import Engine, EngineConfig
+from adjudge.checkpoint.make import write_checkpoint
+from adjudge.engine import compiler
+from adjudge.engine_door import Item, Work
+from adjudge.errors import CheckpointError, ConfigError, UsageError
+from adjudge.forest import count_rows
+from adjudge.wire import request_from, response_to
+
+REQUEST: dict[str, Any] = {
+    "state": "The parcel is two weeks late. " * 8,
+    "questions": {
+        "urgent": {"type": "noul", "instructions": "Is it urgent?"},
+        "team": {
+            "type": "choice",
+            "instructions": "Who answers?",
+            "criteria": {f"team {i}": None for i in range(9)},
+        },
+        "mood": {"type": "score", "criteria": ["calm", "annoyed", "furious"]},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def engine(demo: Path) -> Iterator[Engine]:
+    loaded = Engine.load(str(demo), EngineConfig(device="cpu"))
+    yield loaded
+    loaded.close()
+
+
+def items_of(work: Work, scope: int = 0) -> list[Item]:
+    return [
+        Item(ids, prompt.readout, scope)
+        for ids, prompt in zip(work.token_ids, work.compiled.prompts, strict=True)
+    ]
+
+
+def stable(response: dict[str, Any]) -> dict[str, Any]:
+    return {key: response[key] for key in ("model", "answers", "usage")}
+
+
+def test_dict_in_dict_out_and_typed_agree(engine: Engine) -> None:
+    answered = engine.decide(REQUEST)
+    assert list(answered["answers"]) == ["urgent", "team", "mood"]
+    typed = engine.decide(request_from(REQUEST))
+    assert stable(response_to(typed)) == stable(answered)
+    assert answered["x_metadata"]["prefix_cache"]["saved_tokens"] > 0
+
+
+def test_questions_alone_answer_as_together(engine: Engine) -> None:
+    together = engine.decide(REQUEST)["answers"]
+    for name, question in REQUEST["questions"].items():
+        alone = engine.decide({**REQUEST, "questions": {name: question}})["answers"]
+        assert alone[name] == together[name]
+
+
+def test_a_request_larger_than_a_pass_is_split_and_equal(demo: Path, engine: Engine) -> None:
+    small = Engine.load(str(demo), EngineConfig(device="cpu", max_batch_tokens=420))
+    work = small.compile(REQUEST)
+    assert count_rows(work.token_ids) > small.max_rows
+    assert stable(small.decide(REQUEST)) == stable(engine.decide(REQUEST))
+    assert small.health()["passes"] > 1
+    small.close()
+
+
+def test_scopes_share_no_rows_and_change_no_bits(engine: Engine) -> None:
+    work = engine.compile(REQUEST)
+    shared = engine.run(engine.prepare(items_of(work)))
+    apart = engine.run(
+        engine.prepare([Item(i.token_ids, i.readout, n) for n, i in enumerate(items_of(work))])
+    )
+    assert shared.rows < apart.rows == work.prompt_tokens
+    for one, other in zip(shared.logits, apart.logits, strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_a_prompt_longer_than_a_pass_is_refused_and_the_next_answered(demo: Path) -> None:
+    small = Engine.load(str(demo), EngineConfig(device="cpu", max_batch_tokens=128))
+    with pytest.raises(UsageError, match="limit is 128"):
+        small.decide(REQUEST)
+    short = {**REQUEST, "state": "", "questions": {"q": {"type": "noul", "instructions": ""}}}
+    assert small.decide(short)["answers"]["q"]["type"] == "noul"
+    small.close()
+
+
+def test_compiling_without_weights_equals_the_engine(demo: Path, engine: Engine) -> None:
+    bare = compiler(EngineConfig(model=str(demo))).compile(REQUEST)
+    for one, other in zip(bare.token_ids, engine.compile(REQUEST).token_ids, strict=True):
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("family", ["cua_s1", "decider", "jemm", "jev_vl"])
+def test_every_family_answers(family: str, tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "checkpoint", family=family)
+    engine = Engine.load(str(folder), EngineConfig(device="cpu"))
+    choice = {"type": "choice", "instructions": "Who?", "criteria": {"a": None, "b": "bees"}}
+    request = {"state": "late", "questions": {"q": choice}}
+    answer = engine.decide(request)["answers"]["q"]
+    assert sum(answer["probabilities"].values()) == pytest.approx(1, abs=1e-3)
+    with_mass = engine.decide({**request, "x_diagnostics": True})["answers"]["q"]
+    assert 0 < with_mass.pop("x_label_mass") < 1
+    assert with_mass == answer
+    engine.close()
+
+
+def test_what_cannot_be_loaded_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no model is named"):
+        Engine.load()
+    with pytest.raises(ConfigError, match="leave one out"):
+        Engine.load(str(tmp_path), EngineConfig(random="0.8b"))
+    with pytest.raises(CheckpointError, match=str(tmp_path)):
+        Engine.load(str(tmp_path))
