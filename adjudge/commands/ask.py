@@ -78,4 +78,7 @@ def _text(response: dict[str, Any]) -> str:
 
 
 def _spread(answer: dict[str, Any]) -> str:
-    return "  ".join(f"{key} {p:.4f}" for key, p in answer.get("probabilities", {}).items()) or "-"
+    legend = answer.get("legend", {})
+    named = {key: legend.get(key, key) for key in answer.get("probabilities", {})}
+    parts = [f"{named[key]} {p:.4f}" for key, p in answer.get("probabilities", {}).items()]
+    return "  ".join(parts) or "-"

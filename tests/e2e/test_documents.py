@@ -62,6 +62,25 @@ def test_readme_block_runs(number: int, server: str, demo: Path, tmp_path: Path)
     assert done.stdout.strip()
 
 
+def test_demo_shows_an_answer(tmp_path: Path) -> None:
+    environment = os.environ | {
+        "VENV": str(Path(sys.prefix)),
+        "XDG_CACHE_HOME": str(tmp_path),
+    }
+    done = subprocess.run(
+        [ROOT / "scripts" / "demo"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Its weights are random" in done.stderr
+    assert "shipping" in done.stdout
+    assert "tokens read" in done.stdout
+
+
 def test_readme_lists_every_command() -> None:
     listed = re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)
     assert listed == list(COMMANDS)
