@@ -15,6 +15,7 @@ import httpx
 from adjudge.config import ServiceConfig
 from adjudge.scheduler import Fault, QueueLimits, Scheduler, Worker
 from adjudge.service.app import Service, application
+from adjudge.service.engines import Engines
 from adjudge.service.keys import load_keys
 from adjudge.service.listener import HttpServer, bind, url_of
 from adjudge.service.metrics import Metrics
@@ -52,10 +53,16 @@ class Rig:
 
 
 @contextmanager
-def running(engine: FakeEngine | None = None, **settings: Any) -> Iterator[Rig]:
-    """A server with these settings, stopped at the end. Fails if something is left pending."""
+def running(
+    engine: FakeEngine | None = None, *, more: dict[str, FakeEngine] | None = None, **settings: Any
+) -> Iterator[Rig]:
+    """A server with these settings, stopped at the end. Fails if something is left pending.
+
+    more: further engines by name, beside the first.
+    """
     config = ServiceConfig(port=0, **settings)
     fake = engine or FakeEngine()
+    engines = {fake.card.name: fake} | (more or {})
     metrics = Metrics()
     faults: list[Fault] = []
     scheduler = Scheduler(
@@ -65,27 +72,30 @@ def running(engine: FakeEngine | None = None, **settings: Any) -> Iterator[Rig]:
         on_fault=faults.append,
     )
     loaded = threading.Event()
-    worker = Worker(scheduler, lambda: [fake], lambda doors: loaded.set())
+    worker = Worker(scheduler, lambda: engines, lambda doors: loaded.set())
     worker.start()
     assert loaded.wait(SOON)
-    service = Service(fake, scheduler, config, keys=load_keys(config), metrics=metrics)
+    service = Service(Engines(engines), scheduler, config, keys=load_keys(config), metrics=metrics)
     listener = bind(config.host, config.port)
     listener.listen()
     server = HttpServer(application(service, config), grace_seconds=5)
     thread = threading.Thread(
-        target=lambda: asyncio.run(server.serve(sockets=[listener])), name="rig"
+        target=lambda: asyncio.run(server.serve(sockets=[listener])), name="rig", daemon=True
     )
     thread.start()
     url = url_of(listener)
-    with httpx.Client(base_url=url, timeout=SOON) as client:
-        yield Rig(url, fake, scheduler, service, client, faults)
-    fake.gate.set()
-    server.finish()
-    thread.join(SOON)
+    try:
+        with httpx.Client(base_url=url, timeout=SOON) as client:
+            yield Rig(url, fake, scheduler, service, client, faults)
+    finally:
+        for one in engines.values():
+            one.gate.set()
+        server.finish()
+        thread.join(SOON)
+        listener.close()
+        service.close()
+        scheduler.stop()
+        worker.join(SOON)
     assert not thread.is_alive()
-    listener.close()
-    service.close()
-    scheduler.stop()
-    worker.join(SOON)
     assert not worker.is_alive()
     assert scheduler.pending == (0, 0)

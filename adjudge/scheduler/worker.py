@@ -13,7 +13,7 @@ from adjudge.scheduler.exit_codes import ExitCode
 from adjudge.scheduler.scheduler import Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
     from adjudge.engine_door import Door
     from adjudge.scheduler.batching import Batch, Part
@@ -29,14 +29,14 @@ class Worker(threading.Thread):
     """Loads the engines, then runs batches until the scheduler says stop.
 
     Loading happens here so that device handles and graphs belong to the thread that runs them.
-    on_loaded: called from this thread with the engines, or with what loading raised.
+    on_loaded: called from this thread with the engines by name, or with what loading raised.
     """
 
     def __init__(
         self,
         scheduler: Scheduler,
-        load: Callable[[], Sequence[Door]],
-        on_loaded: Callable[[Sequence[Door] | BaseException], None],
+        load: Callable[[], Mapping[str, Door]],
+        on_loaded: Callable[[Mapping[str, Door] | BaseException], None],
     ) -> None:
         super().__init__(name="adjudge-worker", daemon=True)
         self._scheduler = scheduler
@@ -61,7 +61,7 @@ class Worker(threading.Thread):
             reason = f"the worker ended with {type(error).__name__} at {where(error)}"
             self._scheduler.fail(Fault(reason, ExitCode.ENGINE_LOST))
         finally:
-            for door in doors:
+            for door in doors.values():
                 door.close()
 
     def _run_batch(self, batch: Batch) -> None:

@@ -41,11 +41,14 @@ from adjudge.wire import error_body
 
 if TYPE_CHECKING:
     from adjudge.config import ServiceConfig
-    from adjudge.engine_door import Door
     from adjudge.scheduler import Scheduler
+    from adjudge.service.engines import Engines
     from adjudge.service.tracing import Tracing
 
 log = logging.getLogger("adjudge.service")
+
+BARE_FAMILY = "jev_vl"
+"""The family that has a body of its own, at /v1/decide."""
 
 CLIENT_LEFT = 499
 """Status in log and metrics of an exchange whose client left; nothing was sent."""
@@ -63,11 +66,11 @@ class Route:
 
 
 class Service:
-    """Routes of one engine. Use `application` for the ASGI app with its middleware."""
+    """Routes of the loaded engines. Use `application` for the ASGI app with its middleware."""
 
     def __init__(
         self,
-        door: Door,
+        engines: Engines,
         scheduler: Scheduler,
         config: ServiceConfig,
         *,
@@ -76,7 +79,7 @@ class Service:
         tracing: Tracing | None = None,
     ) -> None:
         self._tracing = tracing
-        self.health = Health(door, scheduler)
+        self.health = Health(engines, scheduler)
         self._scheduler = scheduler
         self._config = config
         self._keys = keys
@@ -84,11 +87,12 @@ class Service:
         reader = BodyReader(
             max_bytes=config.max_body_bytes, timeout_seconds=config.body_timeout_ms / 1000
         )
-        self._decider = Decider(door, scheduler, reader, metrics, config)
-        self._models = msgspec.json.encode(listing(door, config))
-        self._openapi = msgspec.json.encode(describe(config, door.family.limits))
-        self._page = page(door.card.name)
-        self._door = door
+        self._decider = Decider(engines, scheduler, reader, metrics, config)
+        self._listed = decisions(engines, config.metadata_key)
+        self._models = msgspec.json.encode(listing(engines, config))
+        self._openapi = msgspec.json.encode(describe(config, engines))
+        self._page = page(engines.first.card.name)
+        self._engines = engines
         self.routes: dict[str, Route] = {
             "/v1/systemone": Route("POST", self._systemone),
             "/v1/systemone/tokens": Route("POST", self._decider.tokens),
@@ -103,6 +107,8 @@ class Service:
             "/openapi.json": Route("GET", self._describe),
             "/docs": Route("GET", self._docs),
         }
+        if engines.has_family(BARE_FAMILY):
+            self.routes["/v1/decide"] = Route("POST", self._decide)
 
     def close(self) -> None:
         self._decider.close()
@@ -161,8 +167,11 @@ class Service:
     async def _systemone(self, exchange: Exchange) -> HttpResponse:
         return await self._decider.decide(exchange, self._decider.systemone)
 
+    async def _decide(self, exchange: Exchange) -> HttpResponse:
+        return await self._decider.decide(exchange, self._decider.bare)
+
     async def _decisions(self, exchange: Exchange) -> HttpResponse:
-        return await self._decider.decide(exchange, decisions(self._config.metadata_key))
+        return await self._decider.decide(exchange, self._listed)
 
     async def _list_models(self, exchange: Exchange) -> HttpResponse:
         return HttpResponse(self._models, media_type="application/json")
@@ -192,9 +201,10 @@ class Service:
         return HTMLResponse(self._page.html, headers=self._page.headers)
 
     async def ask_itself(self) -> None:
-        """One small request through the whole path, as a client would send it. Raises
-        AdjudgeError if it is not answered."""
-        await ask_app(self, self._door.family.limits)
+        """One small request to each engine through the whole path, as a client would send it.
+        Raises AdjudgeError if one is not answered."""
+        for name, door in self._engines.doors.items():
+            await ask_app(self, name, door.family.limits)
 
 
 def application(service: Service, config: ServiceConfig) -> ASGIApp:

@@ -17,12 +17,20 @@ from adjudge.errors import Detail, InvalidRequest, RequestTimeout
 from adjudge.families.limits import check_counts, num_candidates
 from adjudge.forest import count_rows
 from adjudge.scheduler import Cancelled, Job, Ran
-from adjudge.wire import Request, Response, encode_response, parse_request
+from adjudge.wire import (
+    Request,
+    Response,
+    decide_to,
+    decode_json,
+    encode_response,
+    parse_decide,
+)
 
 if TYPE_CHECKING:
     from adjudge.config import ServiceConfig
     from adjudge.engine_door import Door, Work
     from adjudge.scheduler import Scheduler
+    from adjudge.service.engines import Engines
     from adjudge.service.exchange import Exchange
     from adjudge.service.media import Body, BodyReader
     from adjudge.service.metrics import Metrics
@@ -38,25 +46,27 @@ BYTES_PER_PROMPT = 64
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request as some route spells it, and how that route spells the answer and a wrong field."""
+    """A request as some route spells it, the engine it is for, and how that route spells the
+    answer and a wrong field."""
 
+    door: Door
     request: Request
     render: Callable[[Response], bytes]
     respell: Callable[[Detail], Detail] = lambda detail: detail
 
 
 class Decider:
-    """Answers decision requests with one engine."""
+    """Answers decision requests with the loaded engines."""
 
     def __init__(
         self,
-        door: Door,
+        engines: Engines,
         scheduler: Scheduler,
         reader: BodyReader,
         metrics: Metrics,
         config: ServiceConfig,
     ) -> None:
-        self._door = door
+        self._engines = engines
         self._scheduler = scheduler
         self._reader = reader
         self._metrics = metrics
@@ -69,8 +79,15 @@ class Decider:
     def systemone(self, body: bytes) -> Asked:
         """POST /v1/systemone, and OpenRouter's route with the same body."""
         key = self._config.metadata_key
-        request = parse_request(body, aliases=self._door.family.limits.aliases)
-        return Asked(request, lambda response: encode_response(response, metadata_key=key))
+        door, request = self._engines.read(decode_json(body))
+        return Asked(door, request, lambda response: encode_response(response, metadata_key=key))
+
+    def bare(self, body: bytes) -> Asked:
+        """POST /v1/decide, JEV-VL's own body."""
+        door, request = self._engines.claim(parse_decide(body))
+        return Asked(
+            door, request, lambda response: msgspec.json.encode(decide_to(request, response))
+        )
 
     async def decide(self, exchange: Exchange, interpret: Callable[[bytes], Asked]) -> HttpResponse:
         """Answer one request. Raises AdjudgeError; Cancelled when the client left."""
@@ -79,7 +96,7 @@ class Decider:
         body = await self._reader.read(exchange)
         asked = await self._aside(len(body.json), self._understand, body, interpret)
         try:
-            job = await self._run(exchange, asked.request, len(body.json), seconds)
+            job = await self._run(exchange, asked, len(body.json), seconds)
         except InvalidRequest as error:
             raise InvalidRequest(*map(asked.respell, error.details)) from None
         ran = job.outcome
@@ -95,7 +112,7 @@ class Decider:
         body = await self._reader.read(exchange)
         asked = await self._aside(len(body.json), self._understand, body, self.systemone)
         cost = _cost(asked.request, len(body.json))
-        counts = await self._aside(cost, self._count, asked.request)
+        counts = await self._aside(cost, self._count, asked)
         return HttpResponse(msgspec.json.encode(counts), media_type="application/json")
 
     async def _aside(self, cost: int, work: Callable[..., T], *arguments: Any) -> T:
@@ -111,9 +128,7 @@ class Decider:
         _check_parts(asked.request, body)
         return asked
 
-    async def _run(
-        self, exchange: Exchange, request: Request, size: int, seconds: float | None
-    ) -> Job:
+    async def _run(self, exchange: Exchange, asked: Asked, size: int, seconds: float | None) -> Job:
         """Compile, queue and wait. Raises what the job ended with unless it ran."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
@@ -130,7 +145,7 @@ class Decider:
             None if seconds is None else loop.call_later(seconds, scheduler.cancel, job, _late())
         )
         try:
-            await self._aside(_cost(request, size), self._submit, exchange, job, request)
+            await self._aside(_cost(asked.request, size), self._submit, exchange, job, asked)
             await waiter
         finally:
             watch.cancel()
@@ -142,12 +157,13 @@ class Decider:
             raise (job.outcome or Cancelled("the job was left")).with_traceback(None)
         return job
 
-    def _submit(self, exchange: Exchange, job: Job, request: Request) -> None:
+    def _submit(self, exchange: Exchange, job: Job, asked: Asked) -> None:
         began = monotonic()
-        work = self._door.compile(request)
+        work = asked.door.compile(asked.request)
         exchange.timings["tokenise"] = monotonic() - began
-        self._scheduler.submit(job, self._door, work)
-        exchange.facts["questions"] = len(request.questions)
+        self._scheduler.submit(job, asked.door, work)
+        exchange.facts["model"] = asked.door.card.name
+        exchange.facts["questions"] = len(asked.request.questions)
         exchange.facts["prompts"] = job.num_prompts
         exchange.facts["prompt_tokens"] = work.prompt_tokens
         exchange.facts["unique_tokens"] = job.rows
@@ -168,22 +184,23 @@ class Decider:
                 "saved_tokens": prompt_tokens - job.rows,
             },
         }
-        response = self._door.answer(job.work, ran.logits, metadata)
+        response = asked.door.answer(job.work, ran.logits, metadata)
         self._metrics.answered(asked.request, ran, prompt_tokens, job.rows)
         return asked.render(response)
 
-    def _count(self, request: Request) -> dict[str, Any]:
-        work = self._door.compile(request)
+    def _count(self, asked: Asked) -> dict[str, Any]:
+        door = asked.door
+        work = door.compile(asked.request)
         lengths = [len(ids) for ids in work.token_ids]
         return {
-            "model": self._door.card.name,
+            "model": door.card.name,
             "questions": {
                 name: _question_counts(work, lengths, places)
                 for name, places in work.compiled.questions.items()
             },
             "input_tokens": sum(lengths),
             "unique_tokens": count_rows(work.token_ids),
-            "max_prompt_tokens": self._door.family.limits.max_prompt_tokens,
+            "max_prompt_tokens": door.family.limits.max_prompt_tokens,
         }
 
 

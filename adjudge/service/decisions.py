@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from adjudge.errors import Detail, InvalidRequest
 from adjudge.service.decide import Asked
-from adjudge.wire import ChoiceAnswer, NoulAnswer, Response, decode_json, response_to, typed_request
+from adjudge.wire import ChoiceAnswer, NoulAnswer, Response, decode_json, response_to
+
+if TYPE_CHECKING:
+    from adjudge.service.engines import Engines
 
 
 class InputText(msgspec.Struct, frozen=True, tag_field="type", tag="input_text"):
@@ -79,7 +82,7 @@ _WORDS = {"noul": "predicate", "score": "score", "choice": "choice"}
 _FIELDS = {("choice", "criteria"): "choices", ("score", "criteria"): "levels"}
 
 
-def decisions(metadata_key: str) -> Callable[[bytes], Asked]:
+def decisions(engines: Engines, metadata_key: str) -> Callable[[bytes], Asked]:
     """How to read a body and render its answer. metadata_key as in `encode_response`."""
 
     def interpret(body: bytes) -> Asked:
@@ -96,10 +99,12 @@ def decisions(metadata_key: str) -> Callable[[bytes], Asked]:
             },
         }
         try:
-            request = typed_request(value)
+            door, request = engines.read(value)
         except InvalidRequest as error:
             raise InvalidRequest(*map(_relocated, error.details)) from None
-        return Asked(request, lambda response: _rendered(asked, response, metadata_key), _relocated)
+        return Asked(
+            door, request, lambda response: _rendered(asked, response, metadata_key), _relocated
+        )
 
     return interpret
 

@@ -10,15 +10,15 @@ import adjudge
 from adjudge.errors import AdjudgeError, DeviceError
 
 if TYPE_CHECKING:
-    from adjudge.engine_door import Door
     from adjudge.scheduler import Scheduler
+    from adjudge.service.engines import Engines
 
 
 class Health:
-    """Readiness of one engine. `draining` is set by whoever stops the server."""
+    """Readiness of the engines. `draining` is set by whoever stops the server."""
 
-    def __init__(self, door: Door, scheduler: Scheduler) -> None:
-        self._door = door
+    def __init__(self, engines: Engines, scheduler: Scheduler) -> None:
+        self._engines = engines
         self._scheduler = scheduler
         self._began = monotonic()
         self.draining = False
@@ -46,15 +46,18 @@ class Health:
         if details:
             jobs, rows = self._scheduler.pending
             body |= {
-                "model": self._door.card.name,
-                "random_weights": self._door.card.random_weights,
+                "model": self._engines.first.card.name,
+                "random_weights": self._engines.first.card.random_weights,
                 "version": adjudge.__version__,
                 "uptime_seconds": round(monotonic() - self._began, 3),
                 "pending_requests": jobs,
                 "pending_tokens": rows,
             }
             try:
-                body["engine"] = self._door.health()
+                facts = {name: door.health() for name, door in self._engines.doors.items()}
+                body |= {"engine": next(iter(facts.values()))}
+                if len(facts) > 1:
+                    body["engines"] = facts
             except DeviceError as error:
                 ready = False
                 body |= {"status": "failed", "reason": error.message}

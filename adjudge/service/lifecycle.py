@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from adjudge.scheduler import ExitCode, Fault, QueueLimits, Scheduler, Watchdog,
 from adjudge.scheduler.worker import where
 from adjudge.service import journal
 from adjudge.service.app import Service, application
+from adjudge.service.engines import Engines
 from adjudge.service.keys import Keys, load_keys
 from adjudge.service.listener import HttpServer, bind, unusable, url_of
 from adjudge.service.metrics import Metrics
@@ -44,10 +45,14 @@ CUT_SECONDS = 2.0
 """After the drain budget, how long the errors may take to be sent."""
 
 
-def serve(load: Callable[[], Door], config: ServiceConfig) -> int:
-    """Serve one engine until told to stop. Returns an ExitCode.
+Load = Callable[[], "Door | Mapping[str, Door]"]
 
-    load: makes the engine; runs in the worker thread. Does not return when that thread is stuck:
+
+def serve(load: Load, config: ServiceConfig) -> int:
+    """Serve engines until told to stop. Returns an ExitCode.
+
+    load: makes the engine, or several by the names that requests may call them, the default one
+    first; runs in the worker thread. Does not return when that thread is stuck:
     the process then ends here, with the code.
     """
     journal.set_up(config)
@@ -78,7 +83,7 @@ class Lifecycle:
 
     def __init__(
         self,
-        load: Callable[[], Door],
+        load: Load,
         config: ServiceConfig,
         keys: Keys,
         listener: socket.socket,
@@ -98,11 +103,13 @@ class Lifecycle:
             on_pass=self._metrics.ran,
             on_fault=self._on_fault,
         )
-        self.worker = Worker(self.scheduler, lambda: [load()], self._on_loaded)
+        self.worker = Worker(self.scheduler, lambda: _by_name(load()), self._on_loaded)
 
     async def run(self) -> ExitCode:
         self._loop = asyncio.get_running_loop()
-        self._loaded: asyncio.Future[Sequence[Door] | BaseException] = self._loop.create_future()
+        self._loaded: asyncio.Future[Mapping[str, Door] | BaseException] = (
+            self._loop.create_future()
+        )
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._on_signal)
         began = monotonic()
@@ -120,8 +127,9 @@ class Lifecycle:
             worker_alive=self.worker.is_alive,
         )
         watchdog.start()
+        engines = Engines(loaded)
         service = Service(
-            loaded[0],
+            engines,
             self.scheduler,
             self._config,
             keys=self._keys,
@@ -137,7 +145,7 @@ class Lifecycle:
                 gc.freeze()
                 facts = {
                     "url": url_of(self._listener),
-                    "model": loaded[0].card.name,
+                    "models": list(engines.doors),
                     "load_seconds": round(monotonic() - began, 3),
                 }
                 code = await self._serve(service, facts)
@@ -233,12 +241,16 @@ class Lifecycle:
             self._stop_now.set()
         self._stop.set()
 
-    def _on_loaded(self, loaded: Sequence[Door] | BaseException) -> None:
+    def _on_loaded(self, loaded: Mapping[str, Door] | BaseException) -> None:
         self._loop.call_soon_threadsafe(self._loaded.set_result, loaded)
 
     def _on_fault(self, fault: Fault) -> None:
         log.critical("the engine stopped: %s", fault.reason)
         self._loop.call_soon_threadsafe(self._faulted.set)
+
+
+def _by_name(loaded: Door | Mapping[str, Door]) -> Mapping[str, Door]:
+    return loaded if isinstance(loaded, Mapping) else {loaded.card.name: loaded}
 
 
 def _refused_load(error: BaseException) -> ExitCode:

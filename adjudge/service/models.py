@@ -9,33 +9,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from adjudge.config import ServiceConfig
     from adjudge.engine_door import Door
+    from adjudge.service.engines import Engines
 
-LATEST = "jev-latest"
 
-
-def listing(door: Door, config: ServiceConfig, loaded: float | None = None) -> dict[str, Any]:
-    """The loaded model under its own name, then under its aliases.
+def listing(engines: Engines, config: ServiceConfig, loaded: float | None = None) -> dict[str, Any]:
+    """Every name that a request's `model` may have, and what is behind it.
 
     loaded: when it was loaded, seconds since 1970. A checkpoint does not say when it was
     released, so that day stands for the release date.
     """
     created = time.time() if loaded is None else loaded
-    card, limits = door.card, door.family.limits
-    about = f"{card.family} checkpoint" + (", random weights" if card.random_weights else "")
-    extra = {
-        "revision": card.revision,
-        "base": card.base,
-        "base_revision": card.base_revision,
-        **{name: door.health().get(name) for name in ("dtype", "device")},
-        "limits": {
-            "max_prompt_tokens": limits.max_prompt_tokens,
-            "max_questions": min(limits.max_questions, config.max_questions),
-            "max_candidates": min(limits.max_candidates, config.max_candidates),
-            "max_request_tokens": limits.max_request_tokens,
-            "max_body_bytes": config.max_body_bytes,
-        },
-    }
-    names = dict.fromkeys((card.name, LATEST, *card.aliases))
+    entries = [
+        (name, door, _facts(door, config))
+        for door in engines.doors.values()
+        for name in engines.names(door)
+    ]
     return {
         "object": "list",
         "data": [
@@ -43,17 +31,41 @@ def listing(door: Door, config: ServiceConfig, loaded: float | None = None) -> d
                 "id": name,
                 "object": "model",
                 "created": int(created),
-                "owned_by": card.name.partition("/")[0],
+                "owned_by": door.card.name.partition("/")[0],
             }
-            for name in names
+            for name, door, _ in entries
         ],
         "models": [
             {
                 "name": name,
-                "description": about if name == card.name else f"{about}; stands for {card.name}",
+                "description": _description(name, door),
                 "release_date": datetime.fromtimestamp(created, UTC).date().isoformat(),
-                **extra,
+                **facts,
             }
-            for name in names
+            for name, door, facts in entries
         ],
+    }
+
+
+def _description(name: str, door: Door) -> str:
+    card = door.card
+    about = f"{card.family} checkpoint" + (", random weights" if card.random_weights else "")
+    return about if name == card.name else f"{about}; stands for {card.name}"
+
+
+def _facts(door: Door, config: ServiceConfig) -> dict[str, Any]:
+    card, limits, health = door.card, door.family.limits, door.health()
+    return {
+        "revision": card.revision,
+        "base": card.base,
+        "base_revision": card.base_revision,
+        "dtype": health.get("dtype"),
+        "device": health.get("device"),
+        "limits": {
+            "max_prompt_tokens": limits.max_prompt_tokens,
+            "max_questions": min(limits.max_questions, config.max_questions),
+            "max_candidates": min(limits.max_candidates, config.max_candidates),
+            "max_request_tokens": limits.max_request_tokens,
+            "max_body_bytes": config.max_body_bytes,
+        },
     }

@@ -12,7 +12,7 @@ from adjudge.wire import json_schemas
 
 if TYPE_CHECKING:
     from adjudge.config import ServiceConfig
-    from adjudge.families import Limits
+    from adjudge.service.engines import Engines
 
 TEMPLATE = "#/components/schemas/{name}"
 
@@ -35,8 +35,9 @@ POSTS = ("400", "401", "403", "405", "408", "413", "415", "500", "503", "529")
 GETS = ("401", "405", "500")
 
 
-def describe(config: ServiceConfig, limits: Limits) -> dict[str, Any]:
+def describe(config: ServiceConfig, engines: Engines) -> dict[str, Any]:
     """The document. The response's metadata key and the limits are those in force."""
+    limits = engines.limits()
     schemas = json_schemas(ref_template=TEMPLATE) | _own_schemas()
     schemas["Request"]["properties"]["questions"] |= {
         "propertyNames": {"minLength": 1},
@@ -70,6 +71,10 @@ def describe(config: ServiceConfig, limits: Limits) -> dict[str, Any]:
         "/openapi.json": _get("This document", {"200": _json("OpenAPI 3.1.", "Any")}),
         "/docs": _get("A page that asks this server", {"200": _text("text/html")}),
     }
+    if engines.has_family("jev_vl"):
+        paths["/v1/decide"] = _post(
+            "One decision in JEV-VL's own spelling", "Any", {"200": _json("The decision.", "Any")}
+        )
     return {
         "openapi": "3.1.0",
         "info": {

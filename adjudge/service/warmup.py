@@ -13,8 +13,8 @@ from adjudge.families import Limits
 from adjudge.service.exchange import OWN
 
 
-def small_request(limits: Limits) -> dict[str, Any]:
-    """One short question of each type that the model answers."""
+def small_request(name: str, limits: Limits) -> dict[str, Any]:
+    """One short question of each type that the model of this name answers."""
     options, levels = max(2, limits.min_options), max(2, limits.min_levels)
     questions = {
         "noul": {"type": "noul", "instructions": "Is this a test?"},
@@ -30,12 +30,12 @@ def small_request(limits: Limits) -> dict[str, Any]:
         },
     }
     asked = {kind: question for kind, question in questions.items() if kind in limits.answers}
-    return {"state": "The server tests itself.", "questions": asked}
+    return {"model": name, "state": "The server tests itself.", "questions": asked}
 
 
-async def ask_app(app: ASGIApp, limits: Limits) -> None:
+async def ask_app(app: ASGIApp, name: str, limits: Limits) -> None:
     """Send `small_request` to POST /v1/systemone. Raises InternalError unless it is answered."""
-    body = msgspec.json.encode(small_request(limits))
+    body = msgspec.json.encode(small_request(name, limits))
     scope = {
         "type": "http",
         "asgi": {"version": "3.0"},

@@ -54,8 +54,10 @@ def occupied(rig: Rig, pool: ThreadPoolExecutor) -> Iterator[Future[httpx.Respon
     rig.engine.gate.clear()
     running_request = pool.submit(rig.ask, body("occupies the engine"))
     assert rig.engine.entered.acquire(timeout=SOON)
-    yield running_request
-    rig.engine.gate.set()
+    try:
+        yield running_request
+    finally:
+        rig.engine.gate.set()
     assert running_request.result(SOON).status_code == 200
 
 

@@ -42,7 +42,7 @@ class Running:
             on_fault=self.on_fault,
             **options,
         )
-        self.worker = Worker(self.scheduler, lambda: [self.engine], self.on_loaded)
+        self.worker = Worker(self.scheduler, lambda: {"fake": self.engine}, self.on_loaded)
 
     def on_loaded(self, doors: object) -> None:
         self.loaded.set()
@@ -225,7 +225,7 @@ def test_the_watchdog_says_nothing_once_the_end_is_meant() -> None:
 def test_what_loading_raises_is_handed_over_and_the_thread_ends() -> None:
     got: list[object] = []
 
-    def load() -> list[FakeEngine]:
+    def load() -> dict[str, FakeEngine]:
         raise CheckpointError("head.pt: bias is missing")
 
     worker = Worker(Scheduler(QueueLimits(jobs=1, rows=1)), load, got.append)

@@ -1,0 +1,115 @@
+"""Several engines in one server: routing by name, limits of their own, one queue, own answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from adjudge.families.open_jev import OpenJev
+from tests.fake_engine import CARD, FakeEngine
+from tests.service_rig import CHOICE, NOUL, SOON, Rig, running
+
+OTHER = replace(CARD, name="fake/other", aliases=("other-alias",), calibration={"temperature": 0.5})
+
+
+def other_engine() -> FakeEngine:
+    engine = FakeEngine(card=OTHER)
+    engine.family = OpenJev(OTHER, replace(engine.family.limits, max_prompt_tokens=300))
+    return engine
+
+
+@pytest.fixture(scope="module")
+def rig() -> Iterator[Rig]:
+    with running(more={"given": other_engine()}) as one:
+        yield one
+
+
+def asked(model: str | None, **changes: Any) -> dict[str, Any]:
+    return {"state": "It rains.", "model": model, "questions": {"q": NOUL}} | changes
+
+
+@pytest.mark.parametrize(
+    "name, model",
+    [
+        (None, "fake/open-jev"),
+        ("jev-latest", "fake/open-jev"),
+        ("jev-preview", "fake/open-jev"),
+        ("fake/open-jev", "fake/open-jev"),
+        ("given", "fake/other"),
+        ("fake/other", "fake/other"),
+        ("other-alias", "fake/other"),
+    ],
+)
+def test_a_name_means_one_engine_on_every_route(rig: Rig, name: str | None, model: str) -> None:
+    assert rig.ask(asked(name)).json()["model"] == model
+    assert rig.ask(asked(name), path="/v1/systemone/tokens").json()["model"] == model
+    listed = [{"type": "predicate", "instructions": "i"}]
+    body = {"model": name, "input": "text", "questions": listed}
+    assert rig.ask(body, path="/v1/decisions").json()["model"] == model
+
+
+def test_an_unknown_name_is_400_and_the_message_lists_the_known(rig: Rig) -> None:
+    reply = rig.ask(asked("gpt"))
+    assert reply.status_code == 400
+    for name in ("fake/open-jev", "given", "other-alias", "jev-latest"):
+        assert name in reply.json()["detail"]["message"]
+
+
+def test_each_engine_has_limits_of_its_own(rig: Rig) -> None:
+    wide = {"state": "x" * 500}
+    assert rig.ask(asked("fake/open-jev", **wide)).status_code == 200
+    reply = rig.ask(asked("given", **wide))
+    assert reply.status_code == 400
+    assert "300" in reply.json()["detail"]["message"]
+
+
+def test_the_listing_names_every_engine(rig: Rig) -> None:
+    models = {one["name"]: one for one in rig.client.get("/v1/models").json()["models"]}
+    assert {"fake/open-jev", "jev-latest", "given", "fake/other", "other-alias"} <= set(models)
+    assert models["given"]["limits"]["max_prompt_tokens"] == 300
+    assert models["jev-latest"]["description"].endswith("fake/open-jev")
+    for name in models:
+        assert rig.ask(asked(name)).status_code == 200
+    assert set(rig.client.get("/health").json()["engines"]) == {"fake/open-jev", "given"}
+
+
+def test_answers_under_mixed_load_are_those_of_a_server_of_its_own(rig: Rig) -> None:
+    requests = [
+        asked(name, state=f"state {i}", questions={"q": CHOICE, "r": NOUL})
+        for i in range(20)
+        for name in ("fake/open-jev", "given")
+    ]
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(rig.ask, requests, timeout=SOON))
+    together = [reply.json()["answers"] for reply in replies]
+    with running(FakeEngine()) as one, running(other_engine()) as other:
+        alone = [
+            (other if request["model"] == "given" else one).ask(request | {"model": None}).json()
+            for request in requests
+        ]
+    assert together == [body["answers"] for body in alone]
+    assert together[0] != together[1]
+
+
+def test_the_deep_check_asks_every_engine(rig: Rig) -> None:
+    passes = len(rig.engine.passes)
+    assert rig.client.get("/health?deep=1").status_code == 200
+    assert len(rig.engine.passes) == passes + 1
+
+
+def test_the_bare_body_is_served_where_its_family_is_loaded(rig: Rig) -> None:
+    body = {"kind": "noul", "state": "It rains.", "question": "Is it wet?"}
+    assert rig.ask(body, path="/v1/decide").status_code == 404
+    with running(FakeEngine(card=replace(CARD, name="fake/jev-vl", family="jev_vl"))) as bare:
+        reply = bare.ask(body, path="/v1/decide").json()
+        assert reply["kind"] == "noul"
+        assert sum(reply["probabilities"]) == pytest.approx(1)
+        assert bare.ask({"kind": "noul"}, path="/v1/decide").status_code == 422
+        document = bare.client.get("/openapi.json").json()
+        assert "/v1/decide" in document["paths"]
+        assert json.dumps(document)
