@@ -229,5 +229,6 @@ def _refusal(error: AdjudgeError) -> HttpResponse:
 
 
 def _json(status: int, body: Any, headers: dict[str, str] | None = None) -> HttpResponse:
-    content = msgspec.json.encode(body)
+    # An engine's facts may be of types that JSON does not know; their text will do.
+    content = msgspec.json.encode(body, enc_hook=str)
     return HttpResponse(content, status, headers, media_type="application/json")

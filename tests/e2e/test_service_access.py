@@ -157,6 +157,14 @@ def test_health_tells_facts_and_the_deep_check_runs_a_pass(rig: Rig) -> None:
     assert len(rig.engine.passes) == passes + 1
 
 
+def test_health_shows_facts_of_any_type(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Version(str):
+        """As torch's version is: no plain string."""
+
+    monkeypatch.setattr(rig.engine, "health", lambda: {"torch": Version("2.13"), "path": Path("x")})
+    assert rig.client.get("/health").json()["engine"] == {"torch": "2.13", "path": "x"}
+
+
 def test_draining_turns_readiness_off_and_serves_on() -> None:
     with running() as rig:
         rig.service.health.draining = True

@@ -85,8 +85,9 @@ def test_a_busy_engine_next_takes_all_that_fits_in_order() -> None:
     assert desk.resolved == jobs
 
 
-def test_first_in_first_out_even_where_a_later_job_would_fit() -> None:
-    desk = Desk(max_rows=100)
+@pytest.mark.parametrize("share", [True, False])
+def test_first_in_first_out_even_where_a_later_job_would_fit(share: bool) -> None:
+    desk = Desk(max_rows=100, share=share)
     first, wide, narrow = (desk.submit(prompt(i, n)) for i, n in enumerate((60, 60, 10)))
     assert desk.run_one() == [first]
     assert desk.run_one() == [wide, narrow]
