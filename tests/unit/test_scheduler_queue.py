@@ -51,6 +51,7 @@ class Desk:
         return job
 
     def take(self) -> Batch:
+        assert self.scheduler._small or self.scheduler._large, "nothing waits"
         batch = self.scheduler.next_batch()
         assert batch is not None
         assert batch.door is self.door
