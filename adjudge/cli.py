@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("adjudge.commands.serve", "answer requests over HTTP"),
     "ask": ("adjudge.commands.ask", "answer one request here"),
     "plan": ("adjudge.commands.plan", "show a request's prompts and tokens; run nothing"),
+    "bench": ("adjudge.commands.bench", "measure a server or the engine, behind checks"),
     "convert": ("adjudge.commands.convert", "write a checkpoint as one merged folder"),
     "models": ("adjudge.commands.models", "list what can be loaded, or describe a model folder"),
     "config": ("adjudge.commands.config", "show each setting and where its value comes from"),

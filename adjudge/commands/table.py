@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Columns two spaces apart; numbers to the right, floats with four decimals."""
-    cells = [[_cell(value) for value in row] for row in rows]
+def table(headers: Sequence[str], rows: Sequence[Sequence[Any]], *, decimals: int = 4) -> str:
+    """Columns two spaces apart; numbers to the right, floats with so many decimals."""
+    cells = [[_cell(value, decimals) for value in row] for row in rows]
     right = [
         all(isinstance(row[i], int | float) or row[i] is None for row in rows)
         for i in range(len(headers))
@@ -24,9 +24,9 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join(lines)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, decimals: int) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
-        return f"{value:.4f}"
+        return f"{value:,.{decimals}f}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -29,7 +29,11 @@ class AnswerBook:
         self.model = ""
 
     def add(self, mode: str, samples: Iterable[Sample], *, may_turn_away: bool = False) -> None:
-        """Takes a pass's samples. may_turn_away: a full server is no fault (an open loop)."""
+        """Takes a pass's samples. may_turn_away: a full server is no fault (an open loop), as long
+        as it answers something."""
+        samples = list(samples)
+        if samples and all(sample.turned_away for sample in samples):
+            self._unanswered.append(f"{mode}: every request was turned away")
         for sample in samples:
             name = self._cases[sample.case].id
             if sample.checked is None:
@@ -46,13 +50,11 @@ class AnswerBook:
     def gates(self, *, allow_inexact: bool) -> list[Gate]:
         """The gates over everything added. allow_inexact: answers may differ between passes; the
         gate then only says how many did."""
-        missing = [case.id for i, case in enumerate(self._cases) if i not in self._first]
-        unanswered = self._unanswered or [f"{name}: never answered" for name in missing]
         equal = _gate("answers byte-equal between passes", self._differing, self._num_answers)
         if allow_inexact and not equal.passed:
             equal = Gate(f"{equal.name} (not required)", True, equal.detail)
         return [
-            _gate("every request answered", unanswered, self._num_answers),
+            _gate("every request answered", self._unanswered, self._num_answers),
             _gate("every answer valid", self._wrong, self._num_answers),
             equal,
         ]
@@ -61,6 +63,10 @@ class AnswerBook:
         """The first answers to a case: question -> JSON as it was sent."""
         answers = msgspec.json.decode(self._first[case], type=dict[str, msgspec.Raw])
         return {name: bytes(raw) for name, raw in answers.items()}
+
+    def sample(self) -> tuple[Case, bytes]:
+        """An answered case and its answers, as they were sent."""
+        return next((self._cases[case], raw) for case, raw in sorted(self._first.items()))
 
     def answers(self) -> dict[str, dict[str, Any]]:
         """Case id -> its first answers, decoded."""

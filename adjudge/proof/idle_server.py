@@ -7,10 +7,7 @@ is an upper bound of what the client adds to a measured time.
 from __future__ import annotations
 
 import asyncio
-import json
 import statistics
-from collections.abc import Mapping
-from typing import Any
 
 import httptools
 
@@ -22,9 +19,9 @@ from adjudge.proof.workloads import Case
 REQUESTS = 200
 
 
-async def client_ms(case: Case, answers: Mapping[str, Any]) -> float:
+async def client_ms(case: Case, answers_json: bytes) -> float:
     """Median milliseconds of a case that is answered at once with these answers."""
-    body = json.dumps({"model": "idle", "answers": answers, "usage": {"input_tokens": 0}}).encode()
+    body = b'{"model": "idle", "usage": {"input_tokens": 0}, "answers": %b}' % answers_json
     head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
     reply = f"{head}\r\n".encode() + body
     loop = asyncio.get_running_loop()

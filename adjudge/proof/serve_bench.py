@@ -93,9 +93,9 @@ class _Run:
             samples, seconds = await self.load.run(mode, order)
             self.book.add(mode.name, samples, may_turn_away=mode.rate_per_s is not None)
             measured.append((mode, samples, seconds))
-        gates = [*self.book.gates(allow_inexact=plan.allow_inexact)]
+        gates = self.book.gates(allow_inexact=plan.allow_inexact)
         if not plan.allow_inexact and all(gate.passed for gate in gates):
-            gates.append(await self._alone_gate())
+            gates += await self._alone_gate()
         if not all(gate.passed for gate in gates):
             return Outcome(tuple(gates), None)
         workload = plan.workload
@@ -109,7 +109,7 @@ class _Run:
             candidates=sum(case.num_candidates for case in self.cases),
             model=self.book.model,
             warm_up_requests=warmed,
-            client_ms=await client_ms(self.cases[0], self.book.answers()[self.cases[0].id]),
+            client_ms=await client_ms(*self.book.sample()),
             peak_memory_mib=None,
             passes=tuple(summary.of(mode, samples, seconds) for mode, samples, seconds in measured),
             quality=self.book.quality(),
@@ -160,7 +160,7 @@ class _Run:
             counts[i] = found["unique_tokens"]
         return counts
 
-    async def _alone_gate(self) -> Gate:
+    async def _alone_gate(self) -> list[Gate]:
         """Questions that were asked with others, asked alone: the answer must be the same."""
         asked = [
             (i, name)
@@ -169,6 +169,8 @@ class _Run:
             if case.num_questions > 1
         ]
         count = min(MOST_ALONE, len(asked))
+        if not count:
+            return []
         asked = [asked[i * len(asked) // count] for i in range(count)]
         alone = [_alone(self.cases[i], name) for i, name in asked]
         book = AnswerBook(alone)
@@ -179,11 +181,12 @@ class _Run:
         name = "a question alone = among its siblings"
         for gate in book.gates(allow_inexact=False):
             if not gate.passed:
-                return Gate(name, False, gate.detail)
+                return [Gate(name, False, gate.detail)]
         for i, (case, question) in enumerate(asked):
             if book.first(i)[question] != self.book.first(case)[question]:
-                return Gate(name, False, f"{self.cases[case].id}, {question!r}: another answer")
-        return Gate(name, True, f"{count} questions")
+                detail = f"{self.cases[case].id}, {question!r}: another answer"
+                return [Gate(name, False, detail)]
+        return [Gate(name, True, f"{count} questions")]
 
 
 def _alone(case: Case, question: str) -> Case:

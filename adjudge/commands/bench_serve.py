@@ -1,0 +1,179 @@
+"""Load a server with whole requests, check every answer, and only then show times.
+
+The target is a URL, or a model folder (or --random, or nothing for the demo checkpoint) to start a
+server for. Closed loops keep --concurrency requests in flight, each in its turn; open loops send
+--rate requests a second whatever happens. The clock of a request runs from sending it to its
+checked answer. Checks: every request answered, every answer valid, answers byte-equal between all
+passes, a question alone = among its siblings. A server that promises no equal bytes is measured
+with --allow-inexact.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from adjudge.commands.bench_tables import serve_text, show_gates
+from adjudge.config import EngineConfig, kinds
+from adjudge.errors import ConfigError
+from adjudge.origins import add_flags, resolve
+from adjudge.progress import Reporter
+from adjudge.proof.connection import Target
+from adjudge.proof.evidence import folder_hashes, machine
+from adjudge.proof.load import Mode
+from adjudge.proof.own_server import OwnServer
+from adjudge.proof.page import serve_page
+from adjudge.proof.peaks import peak_of, product_weights
+from adjudge.proof.request_file import read_workload
+from adjudge.proof.result import write_result
+from adjudge.proof.serve_bench import ServePlan, bench_serve
+from adjudge.proof.workloads import WORKLOADS, Workload, make_workload
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", nargs="?", metavar="URL|FOLDER", help="what is measured")
+    group = parser.add_argument_group("workload")
+    group.add_argument(
+        "--workload",
+        default="public-231",
+        metavar="NAME|FILE",
+        help=f"{', '.join(WORKLOADS)}, or a JSONL file of requests (default: %(default)s)",
+    )
+    group.add_argument(
+        "--vocabulary",
+        choices=["qwen", "bytes"],
+        default="qwen",
+        help="whose tokens the lengths are in: the released models', or bytes, for small "
+        "checkpoints (default: %(default)s)",
+    )
+    group.add_argument("--seed", type=int, default=0, help="of the made texts (default: 0)")
+    group.add_argument("--sample", type=int, metavar="N", help="only N requests, evenly spread")
+    group = parser.add_argument_group("load")
+    group.add_argument(
+        "--concurrency", type=int, nargs="+", default=[], metavar="N", help="closed loops"
+    )
+    group.add_argument(
+        "--rate", type=float, nargs="+", default=[], metavar="PER_S", help="open loops"
+    )
+    group.add_argument("--rounds", type=int, default=3, help="passes over it (default: 3)")
+    group.add_argument(
+        "--warm-up", type=int, default=64, metavar="N", help="requests before (default: 64)"
+    )
+    group.add_argument("--timeout-s", type=float, default=120.0, help="of a request (default: 120)")
+    group.add_argument("--path", default="/v1/systemone", help="route (default: %(default)s)")
+    group = parser.add_argument_group("checks")
+    group.add_argument(
+        "--tolerance", type=float, default=1e-6, help="of sums and expectations (default: 1e-6)"
+    )
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="print the result as JSON")
+    group.add_argument("--out", type=Path, metavar="FILE", help="write the result as JSON")
+    group.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots")
+    group.add_argument(
+        "--geometry", metavar="SIZE", help="of the served model, for the utilisation: 2b, 9b, …"
+    )
+    add_flags(parser, only=[*kinds(EngineConfig), "api_key"], leave_out=["model"])
+
+
+def run(arguments: argparse.Namespace) -> int:
+    settings = resolve(vars(arguments), os.environ)
+    modes = [Mode(concurrency=n) for n in arguments.concurrency]
+    modes += [Mode(rate_per_s=rate) for rate in arguments.rate]
+    _at_least(1, arguments.concurrency, "--concurrency")
+    _at_least(1, [arguments.rounds], "--rounds")
+    _at_least(1, [arguments.warm_up], "--warm-up")
+    _at_least(1, [] if arguments.sample is None else [arguments.sample], "--sample")
+    _at_least(1e-3, arguments.rate, "--rate")
+    workload = _workload(arguments)
+    keys = settings.service.api_key
+    with ExitStack() as stack:
+        url, own = arguments.target, None
+        if url is None or "://" not in url:
+            words = _serve_words(vars(arguments), keys)
+            own = stack.enter_context(OwnServer(words))
+            url = own.url
+        outcome = bench_serve(
+            ServePlan(
+                target=Target.of(url, keys[0] if keys else None),
+                workload=workload,
+                modes=modes or [Mode(concurrency=n) for n in (1, 8)],
+                rounds=arguments.rounds,
+                warm_up=arguments.warm_up,
+                path=arguments.path,
+                timeout_s=arguments.timeout_s,
+                tolerance=arguments.tolerance,
+                allow_inexact=settings.engine.allow_inexact,
+                peak_tokens_per_s=_peak_tokens_per_s(arguments, settings.engine),
+                model=_model(arguments.target, settings.engine),
+            ),
+            Reporter(),
+        )
+        memory = None if own is None else own.peak_memory_mib()
+    if outcome.result is None:
+        show_gates(outcome.gates, sys.stderr)
+        return 1
+    result = replace(outcome.result, peak_memory_mib=memory)
+    if arguments.out is not None:
+        write_result(arguments.out, result)
+    if arguments.html is not None:
+        arguments.html.write_text(serve_page(result), encoding="utf-8")
+    print(msgspec.json.encode(result).decode() if arguments.json else serve_text(result))
+    return 0
+
+
+def _workload(arguments: argparse.Namespace) -> Workload:
+    name = arguments.workload
+    if name in WORKLOADS:
+        workload = make_workload(name, arguments.vocabulary, arguments.seed)
+    else:
+        path = Path(name)
+        if not path.is_file():
+            known = ", ".join(WORKLOADS)
+            raise ConfigError(f"--workload is {name!r}; it takes {known}, or a JSONL file")
+        workload = read_workload(path)
+    return workload if arguments.sample is None else workload.sample(arguments.sample)
+
+
+def _at_least(least: float, values: list[float], flag: str) -> None:
+    for value in values:
+        if value < least:
+            raise ConfigError(f"{flag} is {value:g}; it takes {least:g} or more")
+
+
+def _serve_words(flags: Mapping[str, Any], keys: tuple[str, ...]) -> list[str]:
+    """The words for `adjudge serve` that say what was said to this command about the engine."""
+    words = [] if flags["target"] is None else [flags["target"]]
+    for name, value in flags.items():
+        flag = name.replace("_", "-")
+        if name == "config":
+            words += ["--config", str(value)]
+        elif name in kinds(EngineConfig) and isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        elif name in kinds(EngineConfig):
+            words += [f"--{flag}", str(value)]
+    return [*words, *(word for key in keys for word in ("--api-key", key))]
+
+
+def _model(target: str | None, config: EngineConfig) -> dict[str, Any]:
+    if target is not None and "://" not in target:
+        return {"files": folder_hashes(Path(target))}
+    return {} if config.random is None else {"geometry": config.random, "weights": "random"}
+
+
+def _peak_tokens_per_s(arguments: argparse.Namespace, config: EngineConfig) -> float | None:
+    name, peak = arguments.geometry or config.random, peak_of(machine())
+    if name is None or peak is None:
+        return None
+    from adjudge.checkpoint import GEOMETRIES
+
+    if name not in GEOMETRIES:
+        raise ConfigError(f"--geometry is {name!r}; it takes one of {', '.join(GEOMETRIES)}")
+    return peak.flops / (2 * product_weights(GEOMETRIES[name]))
