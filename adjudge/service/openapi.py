@@ -25,7 +25,6 @@ STATUSES = {
     "408": "The body did not arrive in time, or the request's deadline passed.",
     "413": "The body is too large once decoded.",
     "415": "The media type or content encoding is not served.",
-    "429": "Too many requests of this caller.",
     "500": "A fault of the server.",
     "503": "Loading, stopping, or the engine stopped.",
     "529": "Too much is waiting; see Retry-After and retry-after-ms.",

@@ -163,6 +163,7 @@ def test_sigterm_turns_readiness_off_serves_on_drains_and_exits_0(
     with started(tmp_path, ready_grace_ms=1000, drain_ms=20_000) as server:
         server.wait_ready()
         pending = server.begin_held_pass(pool)
+        began = monotonic()
         server.signal()
         wait_until(lambda: server.health().status_code == 503)
         assert server.health().json()["status"] == "draining"
@@ -170,6 +171,7 @@ def test_sigterm_turns_readiness_off_serves_on_drains_and_exits_0(
         wait_until(lambda: server.said("stopping"))
         port = int(server.url.rpartition(":")[2])
         wait_until(lambda: refused(port))
+        assert monotonic() - began > 1.0
         (tmp_path / "held").unlink()
         assert pending.result(SOON).status_code == 200
         assert late.result(SOON).status_code == 200

@@ -234,14 +234,16 @@ def test_what_loading_raises_is_handed_over_and_the_thread_ends() -> None:
     assert isinstance(got[0], CheckpointError)
 
 
-def planned_ahead(running: Running) -> threading.Semaphore:
-    """Released each time that the planner has put a plan down, for passes that take a while."""
+def planned_ahead(running: Running, *, once: bool = False) -> threading.Semaphore:
+    """Released each time that the planner has put a plan down. once: it makes no second one."""
     put_down = threading.Semaphore(0)
     peek = running.scheduler.peek
 
     def noticed(version: int) -> object:
         if version >= 0:
             put_down.release()
+            if once:
+                return None
         return peek(version)
 
     running.scheduler.peek = noticed
@@ -273,7 +275,7 @@ def test_the_next_pass_is_planned_while_one_runs() -> None:
 def test_a_plan_for_another_batch_is_not_used() -> None:
     now = [0.0]
     running = Running(clock=lambda: now[0])
-    put_down = planned_ahead(running)
+    put_down = planned_ahead(running, once=True)
     running.worker.start()
     first = held(running, [1])
     now[0] += 1
