@@ -21,4 +21,5 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     options = (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD)
-    return all([mallopt(option, KEPT_BYTES) for option in options])
+    heard = [mallopt(option, KEPT_BYTES) for option in options]
+    return all(heard)
