@@ -1,4 +1,4 @@
-"""The engine: a checkpoint, a compiler, a model and heads, joined. It owns no mathematics.
+"""The engine: a checkpoint, a compiler and an executor, joined. It owns no mathematics.
 
 request → compile → prepare (forest, tables) → run (one forward, logits) → answer
 """
@@ -12,30 +12,26 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any, overload
 
-import torch
-
 from adjudge.checkpoint import Checkpoint, open_checkpoint, random_checkpoint
 from adjudge.compiler import Compiler
 from adjudge.config import EngineConfig
 from adjudge.engine_door import Item, Logits, Pass, Work
-from adjudge.errors import ConfigError, DeviceError
-from adjudge.executor import Layout, layout, to_device
-from adjudge.families import Family, ModelCard
+from adjudge.errors import ConfigError
+from adjudge.executor import Executor
+from adjudge.families import Family, ModelCard, Readout
 from adjudge.forest import count_rows, plan
-from adjudge.heads import Heads
-from adjudge.models.qwen3_5 import Qwen3_5
+from adjudge.layout import Layout
 from adjudge.progress import Progress
 from adjudge.wire import Request, Response, response_to
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One forest of a pass: its tables, the items in it, and the readout row of each."""
+class Plan:
+    """A planned pass: its tables, and for each item its readout and the readout row it is at."""
 
     layout: Layout
-    items: Sequence[Item]
-    indices: Sequence[int]
-    readouts: Sequence[int]
+    readouts: Sequence[Readout]
+    rows: Sequence[int]
 
 
 class Engine:
@@ -43,20 +39,10 @@ class Engine:
 
     def __init__(self, checkpoint: Checkpoint, config: EngineConfig, progress: Progress) -> None:
         self.card: ModelCard = checkpoint.card
-        self.device = choose_device(config)
-        self.dtype = choose_dtype(config, self.device)
         self.max_rows = config.max_batch_tokens
         self._compiler = Compiler.of(self.card, checkpoint.tokenizer_path, config)
-        self._model = Qwen3_5.load(
-            checkpoint.text_config,
-            checkpoint.weights,
-            device=self.device,
-            dtype=self.dtype,
-            progress=progress,
-        )
-        self._heads = Heads.of(checkpoint, device=self.device, dtype=self.dtype)
+        self.executor = Executor.load(checkpoint, config, progress=progress)
         self._lock = threading.Lock()
-        self._passes = 0
 
     @classmethod
     def load(
@@ -83,32 +69,19 @@ class Engine:
         """Prompts and token ids of a request. Raises RequestError."""
         return self._compiler.compile(request)
 
-    def prepare(self, items: Sequence[Item]) -> list[Part]:
-        """One forest for each scope among the items. Touches no device."""
-        by_scope: dict[int, list[int]] = {}
-        for index, item in enumerate(items):
-            by_scope.setdefault(item.scope, []).append(index)
-        parts = []
-        for indices in by_scope.values():
-            chosen = [items[index] for index in indices]
-            forest = plan([item.token_ids for item in chosen])
-            parts.append(Part(layout(forest), chosen, indices, forest.prompt_readout.tolist()))
-        return parts
+    def prepare(self, items: Sequence[Item]) -> Plan:
+        """The forest of these items, as tables. Touches no device."""
+        forest = plan([i.token_ids for i in items], scopes=[i.scope for i in items])
+        return Plan(
+            layout=self.executor.prepare(forest),
+            readouts=[item.readout for item in items],
+            rows=forest.prompt_readout.tolist(),
+        )
 
-    def run(self, plan: Sequence[Part]) -> Pass:
-        """One forward over each forest. Raises DeviceError when the device is unsound."""
-        logits: dict[int, Logits] = {}
-        try:
-            for part in plan:
-                hidden_QH = self._model.forward(to_device(part.layout, self.device))
-                readouts = [item.readout for item in part.items]
-                found = self._heads.logits(hidden_QH, readouts, part.readouts)
-                logits.update(zip(part.indices, found, strict=True))
-        except torch.AcceleratorError as error:
-            raise DeviceError(f"the device failed: {str(error).partition(chr(10))[0]}") from error
-        self._passes += 1
-        rows = sum(part.layout.num_rows for part in plan)
-        return Pass([logits[index] for index in range(len(logits))], rows, padded_rows=rows)
+    def run(self, plan: Plan) -> Pass:
+        """One forward over a planned pass. Raises DeviceError when the device is unsound."""
+        logits = self.executor.run(plan.layout, plan.readouts, plan.rows)
+        return Pass(logits, plan.layout.num_rows, plan.layout.padded_rows)
 
     def answer(self, work: Work, logits: Sequence[Logits], metadata: Mapping[str, Any]) -> Response:
         """Typed answers from one logits array per prompt."""
@@ -150,18 +123,12 @@ class Engine:
         return items[: max(fit, 1)]
 
     def health(self) -> dict[str, Any]:
-        """Device, dtype and passes so far."""
-        return {
-            "device": str(self.device),
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "passes": self._passes,
-        }
+        """Device, dtype, self-check and counters. Raises DeviceError if the device is unsound."""
+        return self.executor.health()
 
     def close(self) -> None:
         """Give the memory back. The engine answers nothing afterwards."""
-        del self._model, self._heads
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        self.executor.close()
 
 
 def open_model(config: EngineConfig) -> Checkpoint:
@@ -179,18 +146,3 @@ def compiler(config: EngineConfig) -> Compiler:
     """What compiles requests for the configured model, without its weights."""
     checkpoint = open_model(config)
     return Compiler.of(checkpoint.card, checkpoint.tokenizer_path, config)
-
-
-def choose_device(config: EngineConfig) -> torch.device:
-    """The configured device. Raises ConfigError when it is asked for and not there."""
-    present = torch.cuda.is_available()
-    if config.device == "cuda" and not present:
-        raise ConfigError("device is cuda, but torch finds none; check the driver, or use cpu")
-    return torch.device("cuda" if present and config.device != "cpu" else "cpu")
-
-
-def choose_dtype(config: EngineConfig, device: torch.device) -> torch.dtype:
-    """bfloat16 or float32."""
-    if config.dtype == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    return torch.bfloat16 if config.dtype == "bfloat16" else torch.float32

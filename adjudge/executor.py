@@ -1,105 +1,176 @@
-"""A forest on a device: its tables, packed and copied at once, and the forward pass over them."""
+"""Forests in, logits out: a model on its device, its tables copied at once, graphs where they pay.
+
+One pass at a time, from one thread. On a GPU a pass that fits a bucket is a graph replay, and
+any other runs eagerly; both give the same bits.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from adjudge.checkpoint import Checkpoint
+from adjudge.device import Device, guarded, open_device
 from adjudge.forest import Forest
-from adjudge.ops.attention import SLOTS
+from adjudge.heads import Heads
+from adjudge.layout import Layout, layout
+from adjudge.models.qwen3_5 import Qwen3_5
 from adjudge.ops.tables import Tables, Tiles
 
-Ints = NDArray[np.int32]
+if TYPE_CHECKING:
+    from adjudge.config import EngineConfig
+    from adjudge.engine_door import Logits
+    from adjudge.families import Readout
+    from adjudge.graphs import Graphs
+    from adjudge.progress import Progress
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """A forest as the device wants it: int32 arrays by the name of their field in Tables.
+@dataclass(slots=True)
+class Counters:
+    """Passes since start, and rows: unique, and computed with padding."""
 
-    Tiles are arrays [4, M] of query, count, position, chunk. num_rows: rows in use; the rest of
-    the row tables is padding. level_runs, num_states, height: see Tables and Tiles.
+    replays: int = 0
+    eager: int = 0
+    rows: int = 0
+    padded_rows: int = 0
+
+
+@dataclass(slots=True)
+class Executor:
+    """A model and its heads on a device.
+
+    height: most queries of an attention tile there; graphs: captured passes, on a GPU;
+    findings: what the self-check said at load, ready to be shown.
     """
 
-    arrays: dict[str, Ints]
-    num_rows: int
-    level_runs: tuple[int, ...]
-    num_states: int
+    model: Qwen3_5
+    heads: Heads
+    device: Device
     height: int
+    graphs: Graphs | None = None
+    findings: dict[str, Any] = field(default_factory=dict)
+    counters: Counters = field(default_factory=Counters)
+
+    @classmethod
+    def load(
+        cls, checkpoint: Checkpoint, config: EngineConfig, *, progress: Progress | None = None
+    ) -> Executor:
+        """Streams the weights, proves exactness, captures graphs.
+
+        Raises CheckpointError, ConfigError, or DeviceError for a device that does not fit it.
+        """
+        from adjudge import graphs, memory, self_check
+
+        device = open_device(config)
+        memory.check(checkpoint.text_config, config, device)
+        with guarded(device):
+            model = Qwen3_5.load(
+                checkpoint.text_config,
+                checkpoint.weights,
+                device=device.torch_device,
+                dtype=device.dtype,
+                progress=progress,
+            )
+            heads = Heads.of(checkpoint, device=device.torch_device, dtype=device.dtype)
+            made = cls(model, heads, device, tile_height(model, device))
+            if config.self_check:
+                made.findings = self_check.at_load(made, config, progress=progress)
+            if config.graphs and device.is_cuda:
+                made.graphs = graphs.capture(made, config, progress=progress)
+        return made
+
+    def prepare(self, forest: Forest) -> Layout:
+        """The forest's tables, padded where a graph waits for them. Touches no device."""
+        bucket = None if self.graphs is None else self.graphs.bucket(forest)
+        return layout(forest, height=self.height, bucket=bucket)
+
+    def run(
+        self, plan: Layout, readouts: Sequence[Readout], rows: Sequence[int]
+    ) -> Sequence[Logits]:
+        """Logits of each readout, read at its readout row. Raises DeviceError."""
+        with guarded(self.device):
+            hidden_QH = self.hidden(plan)
+            logits = self.heads.logits(hidden_QH, readouts, rows)
+        self.counters.rows += plan.num_rows
+        self.counters.padded_rows += plan.padded_rows
+        return logits
+
+    def hidden(self, plan: Layout) -> Tensor:
+        """[Q, H] final-norm hidden states of the readout rows, in the storage dtype."""
+        if self.graphs is not None and plan.bucket is not None:
+            self.counters.replays += 1
+            return self.graphs.replay(plan)
+        self.counters.eager += 1
+        return self.model.forward(to_device(plan, self.device.torch_device))
+
+    def health(self) -> dict[str, Any]:
+        """Device, dtype, self-check and counters. Raises DeviceError if the device is unsound."""
+        self.device.check_sound()
+        counters = self.counters
+        return {
+            **self.device.facts(),
+            **self.findings,
+            "captures": 0 if self.graphs is None else self.graphs.num_captures,
+            "capture_failures": 0 if self.graphs is None else self.graphs.num_failures,
+            "replays": counters.replays,
+            "eager_passes": counters.eager,
+            "padding_share": round(
+                (counters.padded_rows - counters.rows) / max(counters.padded_rows, 1), 4
+            ),
+        }
+
+    def close(self) -> None:
+        """Drops weights and graphs, and gives cached device memory back."""
+        self.graphs = None
+        del self.model, self.heads
+        if self.device.is_cuda:
+            torch.cuda.empty_cache()
 
 
-def layout(forest: Forest, *, height: int = SLOTS, padded_rows: int | None = None) -> Layout:
-    """The tables of a forest, its rows padded to `padded_rows`, tiles of at most `height`."""
-    rows = forest.num_rows
-    extra = (rows if padded_rows is None else padded_rows) - rows
-    if extra < 0:
-        raise ValueError(f"{rows} rows do not fit into {padded_rows}")
-    readout_depths = forest.positions[0][forest.readout_rows]
-    arrays = {
-        "token_ids_R": np.pad(forest.token_ids, (0, extra)),
-        "positions_3R": np.pad(forest.positions, ((0, 0), (0, extra))),
-        "ancestors_R3": np.pad(forest.ancestors, ((0, extra), (0, 0)), constant_values=-1),
-        "chunk_rows_CT": forest.chunk_rows,
-        "chunk_first_C": forest.chunk_first,
-        "chunk_len_C": forest.chunk_len,
-        "path_chunks_CW": forest.path_chunks,
-        "chunk_state_out_C": forest.chunk_state_out,
-        "run_first_N": forest.run_first,
-        "run_count_N": forest.run_count,
-        "run_state_in_N": forest.run_state_in,
-        "readout_rows_Q": forest.readout_rows,
-        "tiles": row_tiles(forest, height),
-        "readout_tiles": np.stack(
-            [
-                np.arange(len(readout_depths)),
-                np.ones_like(readout_depths),
-                forest.chunk_window[forest.readout_chunks] * forest.chunk_rows.shape[1]
-                + forest.chunk_len[forest.readout_chunks]
-                - 1,
-                forest.readout_chunks,
-            ]
-        ),
-    }
-    return Layout(
-        arrays={name: array.astype(np.int32) for name, array in arrays.items()},
-        num_rows=rows,
-        level_runs=tuple(np.bincount(forest.run_level).tolist()),
-        num_states=forest.num_states,
-        height=height,
-    )
+def tile_height(model: Qwen3_5, device: Device) -> int:
+    """Queries of an attention tile: on a GPU 128 lanes hold all query heads of a key head."""
+    from adjudge.ops.attention import SLOTS
 
-
-def row_tiles(forest: Forest, height: int) -> Ints:
-    """[4, M]: the new rows of every chunk, cut at multiples of `height` positions."""
-    per_chunk = forest.chunk_rows.shape[1] // height
-    span = np.arange(per_chunk) * height
-    begin = np.clip(forest.chunk_first[:, None], span, span + height)
-    stop = np.clip(forest.chunk_len[:, None], span, span + height)
-    chunk, part = np.nonzero(stop > begin)
-    begin, count = begin[chunk, part], (stop - begin)[chunk, part]
-    position = forest.chunk_window[chunk] * forest.chunk_rows.shape[1] + begin
-    return np.stack([forest.chunk_rows[chunk, begin], count, position, chunk])
+    if not device.is_cuda:
+        return SLOTS
+    group = model.config.num_attention_heads // model.config.num_key_value_heads
+    return min(32, 128 // (1 << (group - 1).bit_length()))
 
 
 def to_device(plan: Layout, device: torch.device) -> Tables:
     """All tables in one buffer, copied once; the tables are views of it."""
-    packed = np.concatenate([array.ravel() for array in plan.arrays.values()])
-    buffer = torch.from_numpy(packed)
+    buffer = torch.from_numpy(packed(plan))
     if device.type == "cuda":
         buffer = buffer.pin_memory().to(device, non_blocking=True)
-    views: dict[str, Tensor] = {}
+    return views(plan, buffer)
+
+
+def packed(plan: Layout) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """int32 [total]: the tables one after the other."""
+    return np.concatenate([array.ravel() for array in plan.arrays.values()])
+
+
+def views(plan: Layout, buffer: Tensor) -> Tables:
+    """The tables as views of a buffer that holds them packed."""
+    found: dict[str, Tensor] = {}
     start = 0
     for name, array in plan.arrays.items():
-        views[name] = buffer[start : start + array.size].view(array.shape)
+        found[name] = buffer[start : start + array.size].view(array.shape)
         start += array.size
-    tiles, readout_tiles = views.pop("tiles"), views.pop("readout_tiles")
     return Tables(
-        **views,
-        tiles=Tiles(*tiles.unbind(), height=plan.height),
-        readout_tiles=Tiles(*readout_tiles.unbind(), height=1),
+        tiles=_tiles(found.pop("tiles"), plan.height),
+        readout_tiles=_tiles(found.pop("readout_tiles"), 1),
+        **found,
         level_runs=plan.level_runs,
         num_states=plan.num_states,
     )
+
+
+def _tiles(table_4M: Tensor, height: int) -> Tiles:
+    query_M, count_M, position_M, chunk_M = table_4M.unbind()
+    return Tiles(query_M, count_M, position_M, chunk_M, height)

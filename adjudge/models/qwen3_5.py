@@ -108,6 +108,20 @@ class Qwen3_5:  # noqa: N801
             delta_RH = layer.down(inner_RI, self.blocks)
         return add_rms_norm(x_RH, delta_RH, self.norm_H, eps=eps)[1]
 
+    def products(self) -> dict[torch.Size, Tensor]:
+        """One weight of each shape that products run with."""
+        found: dict[torch.Size, Tensor] = {}
+        for layer in self.layers:
+            mixer = layer.mixer
+            pair = (
+                (mixer.qkv_proj, mixer.o_proj)
+                if isinstance(mixer, Attention)
+                else (mixer.in_proj, mixer.out_proj)
+            )
+            for projection in (*pair, layer.gate_up, layer.down):
+                found.setdefault(projection.weight_NK.shape, projection.weight_NK)
+        return found
+
     def gated_delta(
         self, mixer: GatedDelta, x_RH: Tensor, tables: Tables, *, only_readout: bool
     ) -> Tensor:
@@ -196,7 +210,7 @@ class Qwen3_5:  # noqa: N801
         norm_H = loader.tensor("norm.weight", config.hidden_size)
         weights.finish(loader.consumed, IGNORED)
         cos_PF, sin_PF = rotary_table(config, device=device, dtype=dtype)
-        blocks = ROW_BLOCKS
+        blocks: tuple[int, ...] = ROW_BLOCKS
         if device.type == "cpu":
             keep_freed_memory()
             with fast_products():

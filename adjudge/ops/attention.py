@@ -46,9 +46,9 @@ def tree_attention(
         from adjudge.ops import triton_attention
 
         return triton_attention.tree_attention(
-            q_QND, k_RKD, v_RKD, gate_QND, tables.chunk_rows_CT, tables.path_chunks_CW,
-            tiles.query_M, tiles.count_M, tiles.position_M, tiles.chunk_M,
-            height=tiles.height, scale=scale,
+            q_QND, k_RKD, v_RKD, gate_QND, tiles.query_M, tiles.count_M, tiles.position_M,
+            tiles.chunk_M, tables.chunk_rows_CT, tables.path_chunks_CW, height=tables.tiles.height,
+            scale=scale,
         )  # fmt: skip
     N, K, D = q_QND.shape[1], k_RKD.shape[1], q_QND.shape[2]
     alone = tiles.height == 1
@@ -83,7 +83,8 @@ def tree_attention(
 
 def _by_head(q_TND: Tensor, num_kv_heads: int) -> Tensor:
     """[K, G, T, D], a view."""
-    return q_TND.unflatten(1, (num_kv_heads, -1)).permute(1, 2, 0, 3)
+    split_TKGD: Tensor = q_TND.unflatten(1, (num_kv_heads, -1))
+    return split_TKGD.permute(1, 2, 0, 3)
 
 
 def _path(tables: Tables, chunk: int, num_keys: int) -> Tensor:

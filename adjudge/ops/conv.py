@@ -1,58 +1,39 @@
-"""Causal depthwise convolution with SiLU over a tree, on a CPU.
+"""Causal depthwise convolution with SiLU of tiles, on a CPU.
 
-Legend: R rows, C channels, B rows of a block.
+Legend: R rows, C channels, M tiles, T positions of a tile, L = T + 3 inputs of a tile.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from adjudge.ops.stage import Stage
-
-BLOCK = 128
-"""Rows convolved at once; always this many, so that one compiled kernel serves all."""
-
-TAPS = 4
+from adjudge.ops.scan import BEFORE, TILE, Span
+from adjudge.ops.stage import silu_blocks_
 
 
-def causal_conv_silu(x_RC: Tensor, weight_C4: Tensor, ancestors_R3: Tensor) -> Tensor:
-    """[R + 1, C] of round(silu(Σ_t weight[c, 3 − t] · x[the row t tokens before])).
+def causal_conv_silu(
+    x_RC: Tensor, kernel_C114: Tensor, windows: Sequence[Sequence[Span]]
+) -> Tensor:
+    """[M, T, C] of round(silu(Σ_t kernel[c, 3 − t] · x[the position t before])).
 
-    ancestors_R3: −1 where the path has not begun, which contributes zero. The last row is zero:
-    it stands for padding. x_RC may have strided rows; arithmetic is FP32.
+    windows: where the inputs of each tile lie; what they leave out is zero. x_RC may have
+    strided rows; kernel_C114: float32 [C, 1, 1, 4]. The tiles are shown to the library as images
+    of height 1 whose channels are the last axis in memory.
     """
-    R, C = x_RC.shape
-    out = x_RC.new_empty(R + 1, C)
-    out[R] = 0
-    kernel_C114 = weight_C4.float().view(C, 1, 1, TAPS)
-    window = torch.zeros(BLOCK + TAPS - 1, C)
-    stage = Stage(BLOCK, C)
-    for start in range(0, R, BLOCK):
-        size = min(BLOCK, R - start)
-        window[: TAPS - 1] = window[BLOCK:].clone()
-        window[TAPS - 1 :][:size] = x_RC[start : start + size]
-        _convolve(window, kernel_C114, stage)
-        out[start : start + size] = stage.rows[:size]
-
-    before_R3 = torch.arange(R)[:, None] - torch.arange(1, TAPS)
-    forked = (ancestors_R3 != before_R3).any(1).nonzero().squeeze(1)
-    for rows in forked.split(BLOCK // TAPS):
-        path = torch.cat([ancestors_R3[rows].flip(1).long(), rows[:, None]], 1).flatten()
-        window[: len(path)] = x_RC[path.clamp(min=0)]
-        window[: len(path)][path < 0] = 0
-        _convolve(window, kernel_C114, stage)
-        out[rows] = stage.rows[: len(path) : TAPS].to(out.dtype)
-    return out
-
-
-def _convolve(window: Tensor, kernel_C114: Tensor, stage: Stage) -> None:
-    """stage ← silu(the window's convolution), output row i from window rows i … i + 3.
-
-    The window is shown as an image of height 1 whose channels are the last axis in memory.
-    """
-    L, C = window.shape
-    image = window.as_strided((1, C, 1, L), (L * C, 1, L * C, C))
-    stage.rows.copy_(functional.conv2d(image, kernel_C114, groups=C)[0, :, 0].T)
-    stage.silu_()
+    M, C, L = len(windows), x_RC.shape[1], BEFORE + TILE
+    window_MLC = torch.empty(M, L, C)
+    for window_LC, spans in zip(window_MLC, windows, strict=True):
+        end = spans[-1].place + spans[-1].count
+        window_LC[: spans[0].place] = 0
+        window_LC[end:] = 0
+        for span in spans:
+            window_LC[span.place : span.place + span.count] = x_RC[span.row : span.row + span.count]
+    images = window_MLC.as_strided((M, C, 1, L), (L * C, 1, L * C, C))
+    found = functional.conv2d(images, kernel_C114, groups=C)
+    y_MTC = found.squeeze(2).transpose(1, 2).contiguous()
+    silu_blocks_(y_MTC)
+    return y_MTC.to(x_RC.dtype)

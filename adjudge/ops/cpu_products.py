@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -49,9 +50,10 @@ def faithful() -> bool:
 
 @contextmanager
 def _lower_precision_allowed() -> Iterator[None]:
-    before = torch.backends.mkldnn.matmul.fp32_precision
-    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    library: Any = torch.backends.mkldnn
+    before = library.matmul.fp32_precision
+    library.matmul.fp32_precision = "bf16"
     try:
         yield
     finally:
-        torch.backends.mkldnn.matmul.fp32_precision = before
+        library.matmul.fp32_precision = before

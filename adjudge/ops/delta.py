@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from adjudge.ops.conv import causal_conv_silu
 from adjudge.ops.delta_tiles import Inputs, advance, prepare
 from adjudge.ops.scan import Group
 from adjudge.ops.tables import Tables
 
-MOST_TILES = 64
+MOST_TILES = 8
 """Tiles prepared at once; bounds the memory of a pass."""
 
 
@@ -48,14 +47,16 @@ def gated_delta(
         return triton_delta.gated_delta(
             x_RX, conv_weight_C4, A_log_V, dt_bias_V, tables.ancestors_R3, tables.chunk_rows_CT,
             tables.chunk_first_C, tables.chunk_len_C, tables.chunk_state_out_C,
-            tables.run_first_N, tables.run_count_N, tables.run_state_in_N, state_SVKD,
+            tables.run_first_N, tables.run_count_N, tables.run_state_in_N,
+            tables.level_start_L, state_SVKD,
             level_runs=tables.level_runs, num_key_heads=H, num_value_heads=V, key_dim=K,
             value_dim=D,
         )  # fmt: skip
     R, C = x_RX.shape[0], conv_weight_C4.shape[0]
     gates_at = C + V * D
     inputs = Inputs(
-        qkv_RC=causal_conv_silu(x_RX[:, :C], conv_weight_C4, tables.ancestors_R3),
+        x_RC=x_RX[:, :C],
+        kernel_C114=conv_weight_C4.float().view(C, 1, 1, -1),
         beta_RV=_beta(x_RX[:, gates_at : gates_at + V]),
         decay_RV=_decay(x_RX[:, gates_at + V : gates_at + 2 * V], A_log_V, dt_bias_V),
         sizes=(H, V // H, K, D),
@@ -85,20 +86,21 @@ def _decay(a_RV: Tensor, A_log_V: Tensor, dt_bias_V: Tensor) -> Tensor:
 
 def _run(group: Group, inputs: Inputs, states: Tensor, out_RVD: Tensor) -> None:
     """Writes the rows that are new in the group's tiles, and the states that are kept."""
-    V, D = out_RVD.shape[1:]
-    num_tiles, T = group.rows_MT.shape
-    o_MTVD = out_RVD.new_empty(num_tiles, T, V, D)
     state = None if group.state_in is None else states[group.state_in]
     first = last = 0
-    for step in group.steps:
+    for index, step in enumerate(group.steps):
         if step.stop > last:
-            first, last = step.start, max(step.stop, min(step.start + MOST_TILES, num_tiles))
-            tiles = prepare(inputs, group.rows_MT[first:last])
+            most = step.start + MOST_TILES
+            first = step.start
+            last = max(s.stop for s in group.steps[index:] if s is step or s.stop <= most)
+            tiles = prepare(inputs, group.windows[first:last], group.rows_MT[first:last])
         o_MVTD, state = advance(
             tiles, step.start - first, step.stop - first, state, step.num_updated
         )
-        o_MTVD[step.start : step.stop] = o_MVTD.transpose(1, 2)
+        for o_VTD, fresh in zip(o_MVTD, group.fresh[step.start : step.stop], strict=True):
+            if fresh.count:
+                o_TVD = o_VTD[:, fresh.place : fresh.place + fresh.count].transpose(0, 1)
+                out_RVD[fresh.row : fresh.row + fresh.count] = o_TVD
         if state is not None:
             for run, slot in step.kept:
                 states[slot] = state[run]
-    out_RVD[group.fresh_row_F] = o_MTVD.view(-1, V, D)[group.fresh_F]

@@ -16,10 +16,14 @@ dimension, D value dimension, R rows, N runs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from adjudge.ops.conv import causal_conv_silu
+from adjudge.ops.scan import Span
 
 BLOCK = 8
 """Size of the diagonal blocks that are inverted by a power series; see `unit_lower_inverse`."""
@@ -27,12 +31,14 @@ BLOCK = 8
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What tiles gather from, by row; row R is zero and stands for padding.
+    """What tiles read, by row.
 
-    qkv_RC: in the storage dtype; beta_RV, decay_RV: float32; sizes: H, G, K, D.
+    x_RC: the convolution's inputs, in the storage dtype; kernel_C114: its weights, float32;
+    beta_RV, decay_RV: float32, the last row zero; sizes: H, G, K, D.
     """
 
-    qkv_RC: Tensor
+    x_RC: Tensor
+    kernel_C114: Tensor
     beta_RV: Tensor
     decay_RV: Tensor
     sizes: tuple[int, int, int, int]
@@ -42,12 +48,13 @@ class Inputs:
 class Tiles:
     """Prepared tiles, FP32.
 
-    qk_MH2TK: q, then k, not normalised; inverse_MVTT: (I + A)⁻¹ ∘ β_j; pair_MVTT: Q Kᵀ ∘ D;
-    read_MV2T1: turns q·S into exp(c) ∘ Q S, and k·S likewise; write_MVT1: turns V' into
-    exp(c_last − c) ∘ V' over the length of k; fade_MV: exp(c_last).
+    qk_MH2TK: q, then k, not normalised; k_MHTK: k alone; inverse_MVTT: (I + A)⁻¹ ∘ β_j;
+    pair_MVTT: Q Kᵀ ∘ D; read_MV2T1: turns q·S into exp(c) ∘ Q S, and k·S likewise; write_MVT1:
+    turns V' into exp(c_last − c) ∘ V' over the length of k; fade_MV: exp(c_last).
     """
 
     qk_MH2TK: Tensor
+    k_MHTK: Tensor
     v_MVTD: Tensor
     inverse_MVTT: Tensor
     pair_MVTT: Tensor
@@ -56,28 +63,32 @@ class Tiles:
     fade_MV: Tensor
 
 
-def prepare(inputs: Inputs, rows_MT: Tensor) -> Tiles:
-    """The tiles of these rows. Positions of row R must be the last ones of their tile."""
+def prepare(inputs: Inputs, windows: Sequence[Sequence[Span]], rows_MT: Tensor) -> Tiles:
+    """The tiles with these convolution inputs and rows (see scan.Group)."""
     H, G, K, D = inputs.sizes
     M, T = rows_MT.shape
     V = H * G
-    rows = rows_MT.flatten()
-    qkv = inputs.qkv_RC.index_select(0, rows)
+    qkv_MTC = causal_conv_silu(inputs.x_RC, inputs.kernel_C114, windows)
+    qk_MT2HK = qkv_MTC[..., : 2 * H * K].view(M, T, 2, H, K)
     qk_MH2TK = torch.empty(M, H, 2, T, K)
-    qk_MH2TK.copy_(qkv[:, : 2 * H * K].view(M, T, 2, H, K).permute(0, 3, 2, 1, 4))
+    qk_MH2TK.copy_(qk_MT2HK.permute(0, 3, 2, 1, 4))
+    k_MHTK = torch.empty(M, H, T, K)
+    k_MHTK.copy_(qk_MT2HK[:, :, 1].transpose(1, 2))
     v_MVTD = torch.empty(M, V, T, D)
-    v_MVTD.copy_(qkv[:, 2 * H * K :].view(M, T, V, D).transpose(1, 2))
+    v_MVTD.copy_(qkv_MTC[..., 2 * H * K :].view(M, T, V, D).transpose(1, 2))
+
+    rows = rows_MT.flatten()
 
     def per_head(gates_RV: Tensor) -> Tensor:
-        return gates_RV.index_select(0, rows).view(M, T, V).transpose(1, 2).contiguous()
+        return gates_RV[rows].view(M, T, V).transpose(1, 2).contiguous()
 
     beta_MVT = per_head(inputs.beta_RV)
     c_MVT = per_head(inputs.decay_RV).cumsum(-1)
 
     unit_MH2T = torch.linalg.vector_norm(qk_MH2TK, dim=-1).square_().add_(1e-6).rsqrt_()
     unit_MH2T[:, :, 0] *= K**-0.5
-    qk_B2TK = qk_MH2TK.view(M * H, 2, T, K)
-    scores = torch.bmm(qk_B2TK.view(M * H, 2 * T, K), qk_B2TK[:, 1].transpose(1, 2))
+    keys_BKT = k_MHTK.view(M * H, T, K).transpose(1, 2)
+    scores = torch.bmm(qk_MH2TK.view(M * H, 2 * T, K), keys_BKT)
     scores_MH2TT = scores.view(M, H, 2, T, T)
     scores_MH2TT.mul_(unit_MH2T.unsqueeze(-1)).mul_(unit_MH2T[:, :, 1, None, None])
 
@@ -95,6 +106,7 @@ def prepare(inputs: Inputs, rows_MT: Tensor) -> Tiles:
     write_MVT = (last_MV1 - c_MVT).exp_().mul_(unit_MV2T[:, :, 1])
     return Tiles(
         qk_MH2TK=qk_MH2TK,
+        k_MHTK=k_MHTK,
         v_MVTD=v_MVTD,
         inverse_MVTT=inverse.mul_(beta_MVT.unsqueeze(-2)),
         pair_MVTT=pair_MVTT,
@@ -140,7 +152,7 @@ def advance(
         write_NHGT1 = tiles.write_MVT1[start : start + N].view(N, H, G, T, 1)
         written = torch.empty(N, H, T, G, D)
         torch.mul(new.view(M, H, G, T, D)[:N], write_NHGT1, out=written.permute(0, 1, 3, 2, 4))
-        keys = qk_MH2TK[:N].view(N * H, 2, T, K)[:, 1].transpose(1, 2)
+        keys = tiles.k_MHTK[start : start + N].view(N * H, T, K).transpose(1, 2)
         written_BTX = written.view(N * H, T, G * D)
         if state_NHKX is None:
             state_NHKX = torch.bmm(keys, written_BTX).view(N, H, K, G * D)

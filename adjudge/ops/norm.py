@@ -56,5 +56,5 @@ def gated_rms_norm(o_RVD: Tensor, z_RX: Tensor, weight_D: Tensor, *, eps: float)
 
 def _unit(x: Tensor, eps: float) -> Tensor:
     """x, float32, over the root of its last axis' mean square."""
-    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return x * length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()

@@ -63,6 +63,24 @@ def sigmoid_(flat: Tensor) -> None:
         flat.neg_().exp_().add_(1.0).reciprocal_()
 
 
+def silu_blocks_(blocks: Tensor) -> None:
+    """x ← x · sigmoid(x) in place; blocks contiguous, position-free for any number of blocks."""
+    threads = torch.get_num_threads()
+    if share_is_vectors(threads) and all_even(blocks[0].numel(), threads):
+        functional.silu(blocks, inplace=True)
+    else:
+        blocks.div_(torch.exp(-blocks).add_(1.0))
+
+
+@cache
+def all_even(size: int, num_threads: int) -> bool:
+    """Whether any number of blocks of this size is split into shares of whole vectors."""
+    most = num_threads * (GRAIN // size + 1) + 1
+    return all(padded(size * n, num_threads) == size * n for n in range(1, most + 1)) and (
+        size % (VECTOR * num_threads) == 0 or num_threads == 1
+    )
+
+
 @cache
 def share_is_vectors(num_threads: int) -> bool:
     """Whether padding makes the bits of sigmoid and SiLU position-free here. About 10 ms."""

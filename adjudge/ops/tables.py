@@ -41,7 +41,8 @@ class Tiles:
 class Tables:
     """A forest on the device; see forest.Forest for the meaning of each table.
 
-    level_runs: number of runs of each level, on the host; num_states: state slots, slot 0 being
+    level_start_L: first run of each level, then the number of runs; level_runs: runs of each
+    level, on the host, in a captured pass 0; num_states: state slots, slot 0 being
     the zero state; tiles: every row as a query of its own; readout_tiles: query i is row
     readout_rows_Q[i].
     """
@@ -57,6 +58,7 @@ class Tables:
     run_first_N: Tensor
     run_count_N: Tensor
     run_state_in_N: Tensor
+    level_start_L: Tensor
     level_runs: tuple[int, ...]
     num_states: int
     tiles: Tiles

@@ -10,10 +10,10 @@ through the run's chunks. With c = cumsum(g), D_ij = exp(c_i − c_j), K and Q n
     S  ← exp(c_last) S + Kᵀ (exp(c_last − c) ∘ V')
 
 which is the spec's U − W S with the common factor T taken out, so that neither U nor W is rounded
-or stored. Operands that are not BF16 values (S, N, V') enter a product as a sum of two BF16 terms
-(16 bits of mantissa); V, K, Q are BF16 values already. The inverse solves 16 × 16 diagonal blocks
-row by row in FP32 and joins them in three-term TF32, which carries FP32's precision; no power
-of A is formed, so equal keys cannot make one explode.
+or stored. The state, which errors would gather in, and what is added to it enter products as sums
+of two BF16 terms (16 bits of mantissa); N, the pair products and V' are rounded to BF16 there. The
+inverse solves 16 × 16 diagonal blocks row by row in FP32 and joins them with products of three
+BF16 terms (16 bits); no power of A is formed, so equal keys cannot make one explode.
 
 Nothing depends on which chunks share a launch: every reduction has one fixed shape.
 """
@@ -26,15 +26,22 @@ import triton.language as tl
 from torch import Tensor
 
 CHUNK = 64
+MANY_ITEMS = 264
+"""(Run, head) pairs from which wider slices of the value axis fill a GPU better."""
+FEW_PROGRAMS = 528
+"""Programs of a level whose number of runs only the device knows."""
+MOST_PROGRAMS = 1 << 16
 
 
 @triton.jit
 def _convolve(
-    x_ptr, weight_ptr, ancestors_ptr, chunk_rows_ptr, q_ptr, k_ptr, v_ptr, x_stride,
+    x_ptr, weight_ptr, ancestors_ptr, chunk_rows_ptr, chunk_len_ptr, q_ptr, k_ptr, v_ptr, x_stride,
     HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
     """ROWS positions of one head: Σ_t x[row_t] · weight[channel, 3 − t], SiLU, unit q and k."""
+    if tl.load(chunk_len_ptr + tl.program_id(0) * ROWS // 64) == 0:
+        return
     position = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1)
     is_value = head >= 2 * HK
@@ -86,7 +93,7 @@ def _solve_blocks(block_ptr, SIZE: tl.constexpr):
     j = tl.arange(0, SIZE)
     at = block[:, None] * (SIZE * SIZE) + j[None, :]
     T = tl.where((j[None, :, None] == j[None, None, :]) & (block[:, None, None] >= 0), 1.0, 0.0)
-    for i in range(1, SIZE):
+    for i in tl.static_range(1, SIZE):
         a = tl.load(block_ptr + at + i * SIZE)
         row = tl.sum(a[:, :, None] * T, 1)
         T -= tl.where(j[None, :, None] == i, row[:, None, :], 0.0)
@@ -161,63 +168,66 @@ def _prepare(
 @triton.jit
 def _scan(
     q_ptr, k_ptr, v_ptr, pair_ptr, inverse_ptr, gate_ptr, beta_ptr, state_ptr, out_ptr,
-    run_first_ptr, run_count_ptr, run_state_ptr, chunk_state_ptr,
-    chunk_rows_ptr, chunk_first_ptr, first_run, scale,
+    run_first_ptr, run_count_ptr, run_state_ptr, level_ptr, chunk_state_ptr,
+    chunk_rows_ptr, chunk_first_ptr, scale,
     HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
-    run = tl.program_id(2) + first_run
-    head = tl.program_id(1)
-    count = tl.load(run_count_ptr + run)
-    if count == 0:
-        return
-    key_head = head // (HV // HK)
-    kind = k_ptr.dtype.element_ty
-    i = tl.arange(0, 64)
-    dk = tl.arange(0, DK)
-    dv = tl.program_id(0) * BV + tl.arange(0, BV)
-    state_at = (head * DK + dk)[:, None] * DV + dv[None, :]
-    slot = tl.load(run_state_ptr + run).to(tl.int64)
-    S = tl.load(state_ptr + slot * (HV * DK * DV) + state_at, mask=slot > 0, other=0.0)
+    """All runs of one level: a program takes (run, head, slice of values) after item."""
+    SLICES: tl.constexpr = DV // BV
+    first_run = tl.load(level_ptr)
+    num_items = (tl.load(level_ptr + 1) - first_run) * (HV * SLICES)
+    for item in range(tl.program_id(0), num_items, tl.num_programs(0)):
+        run = first_run + item // (HV * SLICES)
+        head = item // SLICES % HV
+        count = tl.load(run_count_ptr + run)
+        key_head = head // (HV // HK)
+        kind = k_ptr.dtype.element_ty
+        i = tl.arange(0, 64)
+        dk = tl.arange(0, DK)
+        dv = item % SLICES * BV + tl.arange(0, BV)
+        state_at = (head * DK + dk)[:, None] * DV + dv[None, :]
+        slot = tl.load(run_state_ptr + run).to(tl.int64)
+        S = tl.load(state_ptr + slot * (HV * DK * DV) + state_at, mask=slot > 0, other=0.0)
 
-    first = tl.load(run_first_ptr + run).to(tl.int64)
-    for step in range(0, count):
-        chunk = first + step
-        at = chunk * HV + head
-        qk_at = ((chunk * HK + key_head) * 64 + i)[:, None] * DK + dk[None, :]
-        square_at = (at * 64 + i)[:, None] * 64 + i[None, :]
-        k = tl.load(k_ptr + qk_at)
-        q = tl.load(q_ptr + qk_at)
-        v = tl.load(v_ptr + (at * 64 + i)[:, None] * DV + dv[None, :]).to(tl.float32)
-        c = tl.load(gate_ptr + at * 64 + i)
-        beta = tl.load(beta_ptr + at * 64 + i)
-        c_last = tl.load(gate_ptr + at * 64 + 63)
-        grown = tl.exp(c)
+        first = tl.load(run_first_ptr + run).to(tl.int64)
+        for step in range(0, count):
+            chunk = first + step
+            at = chunk * HV + head
+            qk_at = ((chunk * HK + key_head) * 64 + i)[:, None] * DK + dk[None, :]
+            square_at = (at * 64 + i)[:, None] * 64 + i[None, :]
+            k = tl.load(k_ptr + qk_at)
+            q = tl.load(q_ptr + qk_at)
+            v = tl.load(v_ptr + (at * 64 + i)[:, None] * DV + dv[None, :]).to(tl.float32)
+            c = tl.load(gate_ptr + at * 64 + i)
+            beta = tl.load(beta_ptr + at * 64 + i)
+            c_last = tl.load(gate_ptr + at * 64 + 63)
+            grown = tl.exp(c)
 
-        S_high, S_low = _split(S, kind)
-        X = v - grown[:, None] * tl.dot(k, S_low, tl.dot(k, S_high))
-        N = tl.load(inverse_ptr + square_at)
-        V = tl.dot(N, X.to(kind), X * beta[:, None])
-        pair = tl.load(pair_ptr + square_at)
-        out = tl.dot(q, S_low, tl.dot(q, S_high)) * (grown * scale)[:, None]
-        out = tl.dot(pair, V_high, out)
-        row = tl.load(chunk_rows_ptr + chunk * 64 + i)
-        fresh = (row >= 0) & (i >= tl.load(chunk_first_ptr + chunk))
-        out_at = (row.to(tl.int64) * HV + head)[:, None] * DV + dv[None, :]
-        tl.store(out_ptr + out_at, out.to(kind), mask=fresh[:, None])
+            S_high, S_low = _split(S, kind)
+            X = v - grown[:, None] * tl.dot(k, S_low, tl.dot(k, S_high))
+            N = tl.load(inverse_ptr + square_at)
+            V = tl.dot(N, X.to(kind), X * beta[:, None])
+            pair = tl.load(pair_ptr + square_at)
+            out = tl.dot(q, S_low, tl.dot(q, S_high)) * (grown * scale)[:, None]
+            out = tl.dot(pair, V.to(kind), out)
+            row = tl.load(chunk_rows_ptr + chunk * 64 + i)
+            fresh = (row >= 0) & (i >= tl.load(chunk_first_ptr + chunk))
+            out_at = (row.to(tl.int64) * HV + head)[:, None] * DV + dv[None, :]
+            tl.store(out_ptr + out_at, out.to(kind), mask=fresh[:, None])
 
-        V_high, V_low = _split(V * tl.exp(c_last - c)[:, None], kind)
-        S = tl.dot(tl.trans(k), V_low, tl.dot(tl.trans(k), V_high, S * tl.exp(c_last)))
-        target = tl.load(chunk_state_ptr + chunk).to(tl.int64)
-        if target > 0:
-            tl.store(state_ptr + target * (HV * DK * DV) + state_at, S)
+            V_high, V_low = _split(V * tl.exp(c_last - c)[:, None], kind)
+            S = tl.dot(tl.trans(k), V_low, tl.dot(tl.trans(k), V_high, S * tl.exp(c_last)))
+            target = tl.load(chunk_state_ptr + chunk).to(tl.int64)
+            if target > 0:
+                tl.store(state_ptr + target * (HV * DK * DV) + state_at, S)
 
 
 def gated_delta(
     x_RX: Tensor, conv_weight_C4: Tensor, A_log_V: Tensor, dt_bias_V: Tensor,
     ancestors_R3: Tensor, chunk_rows_CT: Tensor, chunk_first_C: Tensor, chunk_len_C: Tensor,
     chunk_state_out_C: Tensor, run_first_N: Tensor, run_count_N: Tensor, run_state_in_N: Tensor,
-    state_SVKD: Tensor, *, level_runs: tuple[int, ...], num_key_heads: int, num_value_heads: int,
-    key_dim: int, value_dim: int,
+    level_start_L: Tensor, state_SVKD: Tensor, *, level_runs: tuple[int, ...],
+    num_key_heads: int, num_value_heads: int, key_dim: int, value_dim: int,
 ) -> Tensor:  # fmt: skip
     """See delta.gated_delta. x_RX: [R, q | k | v | z | b | a], last axis contiguous."""
     R, C = x_RX.shape[0], chunk_rows_CT.shape[0]
@@ -229,30 +239,29 @@ def gated_delta(
         return torch.empty(C, *shape, dtype=dtype, device=x_RX.device)
 
     q, k, v = scratch(HK, CHUNK, DK), scratch(HK, CHUNK, DK), scratch(HV, CHUNK, DV)
-    pair, high, low = (scratch(HV, CHUNK, CHUNK) for _ in range(3))
+    pair, inverse = (scratch(HV, CHUNK, CHUNK) for _ in range(2))
     gate, beta = (scratch(HV, CHUNK, dtype=torch.float32) for _ in range(2))
     size = 16
     blocks = scratch(HV, CHUNK // size, size, size, dtype=torch.float32)
     scale = DK**-0.5
+    precision = "bf16x3" if x_RX.is_cuda else "ieee"
     rows = 16
     _convolve[(C * CHUNK // rows, 2 * HK + HV)](
-        x_RX, conv_weight_C4, ancestors_R3, chunk_rows_CT, q, k, v, x_RX.stride(0),
-        HK, HV, DK, DV, max(DK, DV), rows, num_warps=4,
+        x_RX, conv_weight_C4, ancestors_R3, chunk_rows_CT, chunk_len_C, q, k, v,
+        x_RX.stride(0), HK, HV, DK, DV, max(DK, DV), rows, num_warps=4,
     )  # fmt: skip
     _prepare[(C, HV)](
-        x_RX, A_log_V, dt_bias_V, chunk_rows_CT, chunk_len_C, q, k, blocks, pair, high, low,
+        x_RX, A_log_V, dt_bias_V, chunk_rows_CT, chunk_len_C, q, k, blocks, pair, inverse,
         gate, beta, x_RX.stride(0), scale, b_at, b_at + HV, HK, HV, DK, size,
-        "tf32x3", num_warps=4,
+        precision, num_warps=4,
     )  # fmt: skip
     out_RVD = x_RX.new_empty(R, HV, DV)
-    slice_width = min(DV, 32)
-    first_run = 0
-    for num_runs in level_runs:
-        _scan[(DV // slice_width, HV, num_runs)](
-            q, k, v, pair, high, low, gate, beta, state_SVKD, out_RVD,
-            run_first_N, run_count_N, run_state_in_N, chunk_state_out_C, chunk_rows_CT,
-            chunk_first_C, first_run, scale, HK, HV, DK, DV, slice_width,
-            num_warps=4, num_stages=2,
+    for level, num_runs in enumerate(level_runs):
+        width = min(DV, 32 if num_runs * HV <= MANY_ITEMS and level == 0 else 64)
+        items = num_runs * HV * (DV // width) or FEW_PROGRAMS
+        _scan[(min(items, MOST_PROGRAMS),)](
+            q, k, v, pair, inverse, gate, beta, state_SVKD, out_RVD, run_first_N, run_count_N,
+            run_state_in_N, level_start_L[level:], chunk_state_out_C, chunk_rows_CT,
+            chunk_first_C, scale, HK, HV, DK, DV, width, num_warps=4, num_stages=2,
         )  # fmt: skip
-        first_run += num_runs
     return out_RVD

@@ -1,4 +1,4 @@
-"""Triton kernels on single rows: residual add + RMSNorm, gated RMSNorm, SiLU·mul, q/k norm + rotary.
+"""Triton kernels on single rows: add + RMSNorm, gated RMSNorm, SiLU·mul, q/k norm + rotary.
 
 One program reduces one row (or one head of one row) in one fixed shape, so a row's bits never
 depend on how many rows there are. Contracts and rounding points: the references beside this file.

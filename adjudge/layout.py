@@ -1,0 +1,153 @@
+"""A forest as a device wants it: int32 tables, padded to a bucket, in one buffer.
+
+Padding is always empty: a row that no chunk lists, a chunk of length 0, a tile of count 0. It
+cannot change a row, so a pass may be padded to any bucket that it fits.
+
+Legend: R rows, C chunks, W windows, N runs, L levels, M attention tiles, Q readout rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adjudge.forest import CHUNK, Forest
+
+Ints = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Sizes that a pass is padded to. levels: generations of runs, exactly."""
+
+    rows: int
+    chunks: int
+    windows: int
+    levels: int
+
+    def fits(self, forest: Forest) -> bool:
+        return (
+            forest.num_rows <= self.rows
+            and forest.num_chunks <= self.chunks
+            and forest.path_chunks.shape[1] <= self.windows
+            and forest.num_levels <= self.levels
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The tables of a pass, by the name of their field in ops.tables.Tables.
+
+    Tiles are arrays [4, M] of query, count, position, chunk. num_rows: rows in use;
+    padded_rows: rows computed; level_runs: runs of each level, 0 where padding adds a level;
+    num_states, height: see Tables and Tiles; bucket: what it was padded to, if anything.
+    """
+
+    arrays: dict[str, Ints]
+    num_rows: int
+    padded_rows: int
+    num_readouts: int
+    level_runs: tuple[int, ...]
+    num_states: int
+    height: int
+    bucket: Bucket | None
+
+
+def layout(forest: Forest, *, height: int, bucket: Bucket | None = None) -> Layout:
+    """The tables of a forest, attention tiles of at most `height` queries.
+
+    Raises ValueError if the forest does not fit the bucket.
+    """
+    if bucket is not None and not bucket.fits(forest):
+        raise ValueError(f"a forest of {forest.num_rows} rows does not fit into {bucket}")
+    level_runs = np.bincount(forest.run_level)
+    if bucket is not None:
+        level_runs = np.pad(level_runs, (0, bucket.levels - len(level_runs)))
+    arrays = {
+        "token_ids_R": forest.token_ids,
+        "positions_3R": forest.positions,
+        "ancestors_R3": forest.ancestors,
+        "chunk_rows_CT": forest.chunk_rows,
+        "chunk_first_C": forest.chunk_first,
+        "chunk_len_C": forest.chunk_len,
+        "path_chunks_CW": forest.path_chunks,
+        "chunk_state_out_C": forest.chunk_state_out,
+        "run_first_N": forest.run_first,
+        "run_count_N": forest.run_count,
+        "run_state_in_N": forest.run_state_in,
+        "level_start_L": np.concatenate([[0], np.cumsum(level_runs)]),
+        "readout_rows_Q": forest.readout_rows,
+        "tiles": row_tiles(forest, height),
+        "readout_tiles": readout_tiles(forest),
+    }
+    if bucket is not None:
+        arrays = {name: padded(name, array, bucket, height) for name, array in arrays.items()}
+    return Layout(
+        arrays={name: np.ascontiguousarray(array, np.int32) for name, array in arrays.items()},
+        num_rows=forest.num_rows,
+        padded_rows=forest.num_rows if bucket is None else bucket.rows,
+        num_readouts=len(forest.readout_rows),
+        level_runs=tuple(level_runs.tolist()),
+        num_states=forest.num_states if bucket is None else bucket.chunks + 1,
+        height=height,
+        bucket=bucket,
+    )
+
+
+def padded(name: str, array: NDArray[np.integer], bucket: Bucket, height: int) -> Ints:
+    """One table at the bucket's size. A padded readout reads row 0 again."""
+    rows, chunks = bucket.rows, bucket.chunks
+    shape, empty = {
+        "token_ids_R": ((rows,), 0),
+        "positions_3R": ((3, rows), 0),
+        "ancestors_R3": ((rows, 3), -1),
+        "chunk_rows_CT": ((chunks, CHUNK), -1),
+        "chunk_first_C": ((chunks,), 0),
+        "chunk_len_C": ((chunks,), 0),
+        "path_chunks_CW": ((chunks, bucket.windows), -1),
+        "chunk_state_out_C": ((chunks,), -1),
+        "run_first_N": ((chunks,), 0),
+        "run_count_N": ((chunks,), 0),
+        "run_state_in_N": ((chunks,), 0),
+        "level_start_L": ((bucket.levels + 1,), 0),
+        "readout_rows_Q": ((chunks,), 0),
+        "tiles": ((4, chunks * (CHUNK // height)), 0),
+        "readout_tiles": ((4, chunks), 0),
+    }[name]
+    whole = np.full(shape, empty, np.int32)
+    whole[tuple(slice(size) for size in array.shape)] = array
+    return whole
+
+
+def row_tiles(forest: Forest, height: int) -> Ints:
+    """[4, M]: the new rows of every chunk, cut at multiples of `height` positions."""
+    span = np.arange(CHUNK // height) * height
+    begin = np.clip(forest.chunk_first[:, None], span, span + height)
+    stop = np.clip(forest.chunk_len[:, None], span, span + height)
+    chunk, part = np.nonzero(stop > begin)
+    begin, count = begin[chunk, part], (stop - begin)[chunk, part]
+    position = forest.chunk_window[chunk] * CHUNK + begin
+    return np.stack([forest.chunk_rows[chunk, begin], count, position, chunk]).astype(np.int32)
+
+
+def readout_tiles(forest: Forest) -> Ints:
+    """[4, Q]: one tile for each readout row, which ends its chunk."""
+    chunk = forest.readout_chunks
+    position = forest.chunk_window[chunk] * CHUNK + forest.chunk_len[chunk] - 1
+    return np.stack([np.arange(len(chunk)), np.ones_like(chunk), position, chunk]).astype(np.int32)
+
+
+def ladder(most_rows: int) -> tuple[Bucket, ...]:
+    """Buckets up to `most_rows` rows, smallest first, with one to three levels each.
+
+    Chunks leave room for a candidate to every 32 rows; what has more runs without a bucket.
+    """
+    sizes = [*range(32, 257, 32), *range(320, 513, 64), *range(640, 1025, 128), 1280, 1536]
+    return tuple(
+        Bucket(rows, rows // 32 + 8, rows // CHUNK + 1, levels)
+        for rows in sizes
+        if rows <= most_rows
+        for levels in (1, 2, 3)
+    )
