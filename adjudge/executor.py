@@ -10,17 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from adjudge.checkpoint import Checkpoint
 from adjudge.device import Device, guarded, open_device
+from adjudge.device_tables import to_device
 from adjudge.forest import Forest
 from adjudge.heads import Heads
 from adjudge.layout import Layout, layout
 from adjudge.models.qwen3_5 import Qwen3_5
-from adjudge.ops.tables import Tables, Tiles
 
 if TYPE_CHECKING:
     from adjudge.config import EngineConfig
@@ -140,37 +139,3 @@ def tile_height(model: Qwen3_5, device: Device) -> int:
         return SLOTS
     group = model.config.num_attention_heads // model.config.num_key_value_heads
     return min(32, 128 // (1 << (group - 1).bit_length()))
-
-
-def to_device(plan: Layout, device: torch.device) -> Tables:
-    """All tables in one buffer, copied once; the tables are views of it."""
-    buffer = torch.from_numpy(packed(plan))
-    if device.type == "cuda":
-        buffer = buffer.pin_memory().to(device, non_blocking=True)
-    return views(plan, buffer)
-
-
-def packed(plan: Layout) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """int32 [total]: the tables one after the other."""
-    return np.concatenate([array.ravel() for array in plan.arrays.values()])
-
-
-def views(plan: Layout, buffer: Tensor) -> Tables:
-    """The tables as views of a buffer that holds them packed."""
-    found: dict[str, Tensor] = {}
-    start = 0
-    for name, array in plan.arrays.items():
-        found[name] = buffer[start : start + array.size].view(array.shape)
-        start += array.size
-    return Tables(
-        tiles=_tiles(found.pop("tiles"), plan.height),
-        readout_tiles=_tiles(found.pop("readout_tiles"), 1),
-        **found,
-        level_runs=plan.level_runs,
-        num_states=plan.num_states,
-    )
-
-
-def _tiles(table_4M: Tensor, height: int) -> Tiles:
-    query_M, count_M, position_M, chunk_M = table_4M.unbind()
-    return Tiles(query_M, count_M, position_M, chunk_M, height)

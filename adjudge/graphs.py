@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from adjudge.device_tables import packed, views
 from adjudge.forest import Forest, plan
 from adjudge.layout import Bucket, Layout, ladder, layout
 
@@ -58,8 +59,6 @@ class Graphs:
 
     def replay(self, plan: Layout) -> Tensor:
         """[Q, H] of a pass laid out for a captured bucket; valid until the next pass."""
-        from adjudge.executor import packed
-
         if plan.bucket is None:
             raise ValueError("a layout without a bucket has no graph")
         captured = self.captured[plan.bucket]
@@ -93,8 +92,6 @@ def capture(
 
 
 def _capture(executor: Executor, bucket: Bucket, pool: Any) -> Captured:
-    from adjudge.executor import packed, views
-
     example = layout(plan([np.arange(1, 2, dtype=np.int32)]), height=executor.height, bucket=bucket)
     device = executor.device.torch_device
     pinned = torch.from_numpy(packed(example)).pin_memory()

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from adjudge.device_tables import to_device
 from adjudge.errors import DeviceError
 from adjudge.forest import plan
 from adjudge.layout import Bucket, layout
@@ -142,8 +143,6 @@ def company(seed: int, vocab_size: int) -> list[np.ndarray]:
 def _hidden(
     executor: Executor, prompts: Sequence[np.ndarray], bucket: Bucket | None = None
 ) -> list[Tensor]:
-    from adjudge.executor import to_device
-
     forest = plan(prompts)
     laid = layout(forest, height=executor.height, bucket=bucket)
     hidden_QH = executor.model.forward(to_device(laid, executor.device.torch_device))

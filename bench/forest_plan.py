@@ -47,7 +47,8 @@ def main() -> None:
         result[name] = round(median_ms(prompts), 3)
         forest = plan(prompts)
         print(
-            f"{name:20} {result[name]:8.3f} ms  {forest.num_rows:6} rows  {forest.num_chunks} chunks"
+            f"{name:20} {result[name]:8.3f} ms  {forest.num_rows:6} rows"
+            f"  {forest.num_chunks} chunks"
         )
     print(json.dumps({"bench": "forest_plan", "median_ms": result, "machine": platform.platform()}))
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,63 @@ def test_convert_needs_two_folders(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_an_unknown_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", str(tmp_path)]) == 2
     assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_dry_run_prints_what_serve_would_run_with(
+    demo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["serve", f"one={demo}", f"two={demo}", "--dry-run", "--port", "0", "--device", "cpu"]
+    assert main([*words, "--max-prompt-tokens", "512", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [model["name"] for model in found["models"]] == ["one", "two"]
+    assert all(model["max_prompt_tokens"] == 512 for model in found["models"])
+    assert all(model["memory_gib"]["weights"] > 0 for model in found["models"])
+    assert main(words) == 0
+    assert "memory_budget_gib" in capsys.readouterr().out
+
+
+def test_dry_run_refuses_what_serve_would(
+    demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", str(tmp_path), "--dry-run", "--port", "0"]) == 2
+    assert str(tmp_path) in capsys.readouterr().err
+    assert main(["serve", str(demo), "--dry-run", "--host", "0.0.0.0", "--port", "0"]) == 2
+    assert "key" in capsys.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["serve", str(demo), "--dry-run", "--port", port]) == 2
+        assert port in capsys.readouterr().err
+
+
+def test_plan_counts_shared_tokens_once(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "--model", str(demo), "--state", "late", "--choice", "Who?", "a", "b", "c"]
+    assert main([*words, "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    lengths = [len(one["token_ids"]) for one in planned["sequences"]]
+    assert planned["prompt_tokens"] == sum(lengths)
+    assert planned["saved_tokens"] == planned["prompt_tokens"] - planned["unique_tokens"] > 0
+    assert main(words) == 0
+    assert f"unique tokens: {planned['unique_tokens']}" in capsys.readouterr().out
+
+
+def test_ask_answers_from_flags_and_from_a_file(
+    demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "request.json"
+    question = {"type": "noul", "instructions": "Urgent?"}
+    file.write_text(json.dumps({"state": "late", "questions": {"noul": question}}))
+    assert main(["ask", str(demo), str(file), "--json", "--device", "cpu"]) == 0
+    by_file = json.loads(capsys.readouterr().out)["answers"]
+    words = ["ask", str(demo), "--state", "late", "--noul", "Urgent?", "--device", "cpu"]
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["answers"] == by_file
+    assert main(words) == 0
+    assert f"{by_file['noul']['noul']:.4f}" in capsys.readouterr().out
+
+
+def test_ask_refuses_a_bad_request_in_one_line(
+    demo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["ask", str(demo), "--state", "s", "--choice", "Who?", *map(str, range(256))]
+    assert main([*words, "--device", "cpu"]) == 2
+    assert "256 options" in capsys.readouterr().err.splitlines()[-1]

@@ -12,7 +12,7 @@ import pytest
 from adjudge import Engine, EngineConfig
 from adjudge.checkpoint.make import write_checkpoint
 from adjudge.engine import compiler
-from adjudge.engine_door import Item, Work
+from adjudge.engine_door import Item, Pass, Work
 from adjudge.errors import CheckpointError, ConfigError, UsageError
 from adjudge.forest import count_rows
 from adjudge.wire import request_from, response_to
@@ -64,12 +64,18 @@ def test_questions_alone_answer_as_together(engine: Engine) -> None:
         assert alone[name] == together[name]
 
 
-def test_a_request_larger_than_a_pass_is_split_and_equal(demo: Path, engine: Engine) -> None:
+def test_a_request_larger_than_a_pass_is_split_and_equal(
+    demo: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small = Engine.load(str(demo), EngineConfig(device="cpu", max_batch_tokens=420))
     work = small.compile(REQUEST)
     assert count_rows(work.token_ids) > small.max_rows
+    passes: list[Pass] = []
+    run = small.run
+    monkeypatch.setattr(small, "run", lambda plan: passes.append(run(plan)) or passes[-1])
     assert stable(small.decide(REQUEST)) == stable(engine.decide(REQUEST))
-    assert small.health()["passes"] > 1
+    assert len(passes) > 1
+    assert all(one.rows <= small.max_rows for one in passes)
     small.close()
 
 

@@ -10,7 +10,9 @@ import pytest
 
 from adjudge.cli import COMMANDS, main
 from adjudge.commands.request import add_request_flags, read_request
+from adjudge.commands.serve import named_configs
 from adjudge.commands.table import table
+from adjudge.config import EngineConfig
 from adjudge.errors import ConfigError, InvalidRequest, UsageError
 from adjudge.progress import Reporter
 
@@ -160,3 +162,22 @@ def test_config_show_gives_origins_and_hides_keys(
     }
     assert service["api_key"]["origin"] == "flag --api-key"
     assert "hush" not in shown
+
+
+def test_models_are_named_or_alone() -> None:
+    config = EngineConfig(device="cpu", gpu_memory_fraction=0.8)
+    assert named_configs([], config) == {"": config}
+    assert named_configs(["./a=b"], config)[""].model == "./a=b"
+    assert named_configs(["a=b=c"], config)["a"].model == "b=c"
+    two = named_configs(["fast=x", "deep=y"], config)
+    assert [(name, one.model) for name, one in two.items()] == [("fast", "x"), ("deep", "y")]
+    assert two["deep"].gpu_memory_fraction == 0.4
+
+
+@pytest.mark.parametrize(
+    "models, message",
+    [(["a=x", "y"], "y has no name"), (["a=x", "a=y"], "two models are called a")],
+)
+def test_models_that_cannot_be_told_apart_are_refused(models: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        named_configs(models, EngineConfig())
