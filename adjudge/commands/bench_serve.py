@@ -22,12 +22,14 @@ from typing import Any
 import msgspec
 
 from adjudge.commands.bench_tables import serve_text, show_gates
+from adjudge.commands.load import with_model
+from adjudge.commands.measured_model import model_facts
 from adjudge.config import EngineConfig, kinds
 from adjudge.errors import ConfigError
 from adjudge.origins import add_flags, resolve
 from adjudge.progress import Reporter
 from adjudge.proof.connection import Target
-from adjudge.proof.evidence import folder_hashes, machine
+from adjudge.proof.evidence import machine
 from adjudge.proof.load import Mode
 from adjudge.proof.own_server import OwnServer
 from adjudge.proof.page import serve_page
@@ -94,10 +96,13 @@ def run(arguments: argparse.Namespace) -> int:
     _at_least(1e-3, arguments.rate, "--rate")
     workload = _workload(arguments)
     keys = settings.service.api_key
+    target, engine = arguments.target, settings.engine
+    if target is None or "://" not in target:
+        engine = with_model(replace(engine, model=target))
     with ExitStack() as stack:
-        url, own = arguments.target, None
-        if url is None or "://" not in url:
-            words = _serve_words(vars(arguments), keys)
+        url, own = target, None
+        if target is None or "://" not in target:
+            words = _serve_words(engine.model, vars(arguments), keys)
             own = stack.enter_context(OwnServer(words))
             url = own.url
         outcome = bench_serve(
@@ -110,9 +115,9 @@ def run(arguments: argparse.Namespace) -> int:
                 path=arguments.path,
                 timeout_s=arguments.timeout_s,
                 tolerance=arguments.tolerance,
-                allow_inexact=settings.engine.allow_inexact,
-                peak_tokens_per_s=_peak_tokens_per_s(arguments, settings.engine),
-                model=_model(arguments.target, settings.engine),
+                allow_inexact=engine.allow_inexact,
+                peak_tokens_per_s=_peak_tokens_per_s(arguments, engine),
+                model=None if own is None else model_facts(engine),
             ),
             Reporter(),
         )
@@ -148,9 +153,9 @@ def _at_least(least: float, values: list[float], flag: str) -> None:
             raise ConfigError(f"{flag} is {value:g}; it takes {least:g} or more")
 
 
-def _serve_words(flags: Mapping[str, Any], keys: tuple[str, ...]) -> list[str]:
+def _serve_words(folder: str | None, flags: Mapping[str, Any], keys: tuple[str, ...]) -> list[str]:
     """The words for `adjudge serve` that say what was said to this command about the engine."""
-    words = [] if flags["target"] is None else [flags["target"]]
+    words = [] if folder is None else [folder]
     for name, value in flags.items():
         flag = name.replace("_", "-")
         if name == "config":
@@ -160,12 +165,6 @@ def _serve_words(flags: Mapping[str, Any], keys: tuple[str, ...]) -> list[str]:
         elif name in kinds(EngineConfig):
             words += [f"--{flag}", str(value)]
     return [*words, *(word for key in keys for word in ("--api-key", key))]
-
-
-def _model(target: str | None, config: EngineConfig) -> dict[str, Any]:
-    if target is not None and "://" not in target:
-        return {"files": folder_hashes(Path(target))}
-    return {} if config.random is None else {"geometry": config.random, "weights": "random"}
 
 
 def _peak_tokens_per_s(arguments: argparse.Namespace, config: EngineConfig) -> float | None:

@@ -7,7 +7,7 @@ from typing import TextIO
 
 from adjudge.commands.table import table
 from adjudge.proof.evidence import Evidence, Gate
-from adjudge.proof.result import ServeResult
+from adjudge.proof.result import EngineResult, ServeResult
 from adjudge.proof.spread import Latency
 
 
@@ -73,6 +73,31 @@ def serve_text(result: ServeResult) -> str:
     parts.append(
         f"client    {result.client_ms:.3f} ms of each time at most is this program's own\n"
         + ("" if memory is None else f"memory    {memory:,} MiB of the server's process at peak\n")
+        + evidence_text(result.evidence)
+    )
+    return "\n\n".join(parts)
+
+
+def engine_text(result: EngineResult, *, with_ops: bool) -> str:
+    """The layouts, each one's time by op if wanted, and the evidence."""
+    memory = result.peak_memory_mib
+    title = f"{result.model}, {result.dtype}; milliseconds, medians of {result.repeats} passes"
+    rows = [
+        (one.name, one.unique_tokens, one.padded_tokens, "graph" if one.graph else "eager",
+         one.pass_ms, one.products_ms, one.ratio, one.floor_ms,
+         None if one.utilisation is None else 100 * one.utilisation, one.transformers_ms)
+        for one in result.layouts
+    ]  # fmt: skip
+    headers = ["layout", "unique", "padded", "run", "pass", "products", "ratio", "floor",
+               "utilisation %", "transformers"]  # fmt: skip
+    parts = [title, table(headers, rows, decimals=2)]
+    if with_ops:
+        for one in result.layouts:
+            ops = [(op.name, op.calls, op.ms, 100 * op.ms / one.pass_ms) for op in one.ops]
+            parts.append(table([one.name, "calls", "ms", "% of pass"], ops, decimals=3))
+    parts.append(
+        f"ready     after {result.load_s:.1f} s\n"
+        + ("" if memory is None else f"memory    {memory:,} MiB of the device at peak\n")
         + evidence_text(result.evidence)
     )
     return "\n\n".join(parts)

@@ -83,6 +83,53 @@ class ServeResult:
     evidence: Evidence
 
 
+@dataclass(frozen=True, slots=True)
+class OpTime:
+    """An op, or all kernels of one name: calls in a pass, and their milliseconds together."""
+
+    name: str
+    calls: int
+    ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutResult:
+    """One synthetic layout in device time (wall time on a CPU), medians. padded_tokens: rows that
+    were computed; graph: replayed rather than launched; products_ms: the matrix products of the
+    same number of unique rows alone, in turns with the pass; ratio: pass ÷ products; floor_ms:
+    weights streamed once, or all products at the device's peak, None where that is not known;
+    transformers_ms: the prompts one after the other, None where not run; ops: one pass, by op."""
+
+    name: str
+    unique_tokens: int
+    padded_tokens: int
+    prompt_tokens: int
+    graph: bool
+    pass_ms: float
+    fastest_ms: float
+    products_ms: float
+    ratio: float
+    floor_ms: float | None
+    utilisation: float | None
+    transformers_ms: float | None
+    ops: tuple[OpTime, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineResult:
+    """`adjudge bench engine`. load_s: start to ready; peak_memory_mib: device memory that the
+    engine took, None on a CPU."""
+
+    kind: str = "engine"
+    model: str
+    dtype: str
+    repeats: int
+    load_s: float
+    peak_memory_mib: int | None
+    layouts: tuple[LayoutResult, ...]
+    evidence: Evidence
+
+
 def write_result(path: Path, result: Any) -> None:
     """Writes a result, readable by people too. Raises ConfigError."""
     try:

@@ -1,0 +1,40 @@
+"""Time on a device: CUDA events around the work, or the wall clock where work is synchronous."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+
+class Clock:
+    """device: where the timed work runs."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def ms(self, work: Callable[[], object]) -> float:
+        """Milliseconds of one call, from the first thing it puts on the device to the last."""
+        if self._device.type != "cuda":
+            begin = time.perf_counter()
+            work()
+            return (time.perf_counter() - begin) * 1e3
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize(self._device)
+        start.record()
+        work()
+        stop.record()
+        stop.synchronize()
+        return float(start.elapsed_time(stop))
+
+
+def paired_ms(
+    clock: Clock, one: Callable[[], object], other: Callable[[], object], repeats: int
+) -> tuple[list[float], list[float]]:
+    """Times of both, taken in turns so that both see the same clocks and temperatures."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(repeats):
+        times[0].append(clock.ms(one))
+        times[1].append(clock.ms(other))
+    return times
