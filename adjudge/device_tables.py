@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adjudge.layout import Layout
+from adjudge.layout import ALIGNED, Layout
 from adjudge.ops.tables import Tables, Tiles
 
 
@@ -21,8 +21,11 @@ def to_device(plan: Layout, device: torch.device) -> Tables:
 
 
 def packed(plan: Layout) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """int32 [total]: the tables one after the other."""
-    return np.concatenate([array.ravel() for array in plan.arrays.values()])
+    """int32 [total]: the tables one after the other, each at an aligned place."""
+    parts = []
+    for array in plan.arrays.values():
+        parts += [array.ravel(), np.zeros(-array.size % ALIGNED, np.int32)]
+    return np.concatenate(parts)
 
 
 def views(plan: Layout, buffer: Tensor) -> Tables:
@@ -31,7 +34,7 @@ def views(plan: Layout, buffer: Tensor) -> Tables:
     start = 0
     for name, array in plan.arrays.items():
         found[name] = buffer[start : start + array.size].view(array.shape)
-        start += array.size
+        start += array.size + -array.size % ALIGNED
     return Tables(
         tiles=_tiles(found.pop("tiles"), plan.height),
         readout_tiles=_tiles(found.pop("readout_tiles"), 1),

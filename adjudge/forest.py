@@ -93,9 +93,7 @@ class Branches:
     num_rows: int
 
 
-def plan(
-    prompts: Sequence[NDArray[np.integer]], *, scopes: Sequence[int] | None = None
-) -> Forest:
+def plan(prompts: Sequence[NDArray[np.integer]], *, scopes: Sequence[int] | None = None) -> Forest:
     """The forest of these prompts.
 
     prompts: non-empty 1-D integer arrays of token ids ≥ 0, in any order, repeats allowed.
@@ -210,9 +208,7 @@ def count_rows(prompts: Sequence[NDArray[np.integer]]) -> int:
     return branch(prompts).num_rows if len(prompts) else 0
 
 
-def branch(
-    prompts: Sequence[NDArray[np.integer]], scopes: Sequence[int] | None = None
-) -> Branches:
+def branch(prompts: Sequence[NDArray[np.integer]], scopes: Sequence[int] | None = None) -> Branches:
     """Sort the prompts and cut each at its longest common prefix with the one before it.
 
     In lexicographic order that is the longest common prefix with *any* earlier prompt, so what is

@@ -17,6 +17,10 @@ from adjudge.forest import CHUNK, Forest
 
 Ints = NDArray[np.int32]
 
+ALIGNED = 4
+"""Tables and rows of tiles start at multiples of this many integers (16 bytes), so that kernels
+meet one alignment and are compiled once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
@@ -84,6 +88,8 @@ def layout(forest: Forest, *, height: int, bucket: Bucket | None = None) -> Layo
     }
     if bucket is not None:
         arrays = {name: padded(name, array, bucket, height) for name, array in arrays.items()}
+    for name in ("tiles", "readout_tiles"):
+        arrays[name] = np.pad(arrays[name], ((0, 0), (0, -arrays[name].shape[1] % ALIGNED)))
     return Layout(
         arrays={name: np.ascontiguousarray(array, np.int32) for name, array in arrays.items()},
         num_rows=forest.num_rows,
@@ -142,11 +148,12 @@ def readout_tiles(forest: Forest) -> Ints:
 def ladder(most_rows: int) -> tuple[Bucket, ...]:
     """Buckets up to `most_rows` rows, smallest first, with one to three levels each.
 
-    Chunks leave room for a candidate to every 32 rows; what has more runs without a bucket.
+    Chunks leave room for a candidate to every 32 rows, and 16 more; what has more of them runs
+    without a bucket.
     """
-    sizes = [*range(32, 257, 32), *range(320, 513, 64), *range(640, 1025, 128), 1280, 1536]
+    sizes = [*range(32, 257, 16), *range(320, 513, 64), *range(640, 1025, 128), 1280, 1536]
     return tuple(
-        Bucket(rows, rows // 32 + 8, rows // CHUNK + 1, levels)
+        Bucket(rows, rows // 32 + 16, rows // CHUNK + 1, levels)
         for rows in sizes
         if rows <= most_rows
         for levels in (1, 2, 3)

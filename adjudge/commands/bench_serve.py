@@ -24,6 +24,7 @@ import msgspec
 from adjudge.commands.bench_tables import serve_text, show_gates
 from adjudge.commands.load import with_model
 from adjudge.commands.measured_model import model_facts
+from adjudge.commands.workload_flags import add_workload_flags, workload_from
 from adjudge.config import EngineConfig, kinds
 from adjudge.errors import ConfigError
 from adjudge.origins import add_flags, resolve
@@ -34,30 +35,13 @@ from adjudge.proof.load import Mode
 from adjudge.proof.own_server import OwnServer
 from adjudge.proof.page import serve_page
 from adjudge.proof.peaks import peak_of, product_weights
-from adjudge.proof.request_file import read_workload
 from adjudge.proof.result import write_result
 from adjudge.proof.serve_bench import ServePlan, bench_serve
-from adjudge.proof.workloads import WORKLOADS, Workload, make_workload
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", nargs="?", metavar="URL|FOLDER", help="what is measured")
-    group = parser.add_argument_group("workload")
-    group.add_argument(
-        "--workload",
-        default="public-231",
-        metavar="NAME|FILE",
-        help=f"{', '.join(WORKLOADS)}, or a JSONL file of requests (default: %(default)s)",
-    )
-    group.add_argument(
-        "--vocabulary",
-        choices=["qwen", "bytes"],
-        default="qwen",
-        help="whose tokens the lengths are in: the released models', or bytes, for small "
-        "checkpoints (default: %(default)s)",
-    )
-    group.add_argument("--seed", type=int, default=0, help="of the made texts (default: 0)")
-    group.add_argument("--sample", type=int, metavar="N", help="only N requests, evenly spread")
+    add_workload_flags(parser, flag="--workload")
     group = parser.add_argument_group("load")
     group.add_argument(
         "--concurrency", type=int, nargs="+", default=[], metavar="N", help="closed loops"
@@ -92,9 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
     _at_least(1, arguments.concurrency, "--concurrency")
     _at_least(1, [arguments.rounds], "--rounds")
     _at_least(1, [arguments.warm_up], "--warm-up")
-    _at_least(1, [] if arguments.sample is None else [arguments.sample], "--sample")
     _at_least(1e-3, arguments.rate, "--rate")
-    workload = _workload(arguments)
+    workload = workload_from(arguments)
     keys = settings.service.api_key
     target, engine = arguments.target, settings.engine
     if target is None or "://" not in target:
@@ -132,19 +115,6 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.html.write_text(serve_page(result), encoding="utf-8")
     print(msgspec.json.encode(result).decode() if arguments.json else serve_text(result))
     return 0
-
-
-def _workload(arguments: argparse.Namespace) -> Workload:
-    name = arguments.workload
-    if name in WORKLOADS:
-        workload = make_workload(name, arguments.vocabulary, arguments.seed)
-    else:
-        path = Path(name)
-        if not path.is_file():
-            known = ", ".join(WORKLOADS)
-            raise ConfigError(f"--workload is {name!r}; it takes {known}, or a JSONL file")
-        workload = read_workload(path)
-    return workload if arguments.sample is None else workload.sample(arguments.sample)
 
 
 def _at_least(least: float, values: list[float], flag: str) -> None:

@@ -30,7 +30,10 @@ def evidence_text(evidence: Evidence) -> str:
             f"machine   {evidence.machine.name}{driver}",
             f"build     adjudge {build.version}, {commit}{' (changed)' if build.dirty else ''}",
             f"libraries {versions}",
-            *(f"passed    {gate.name}: {gate.detail}" for gate in evidence.gates),
+            *(
+                f"{'passed' if gate.passed else 'FAILED'}    {gate.name}: {gate.detail}"
+                for gate in evidence.gates
+            ),
         ]
     )
 

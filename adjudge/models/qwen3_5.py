@@ -108,6 +108,11 @@ class Qwen3_5:  # noqa: N801
             delta_RH = layer.down(inner_RI, self.blocks)
         return add_rms_norm(x_RH, delta_RH, self.norm_H, eps=eps)[1]
 
+    @property
+    def query_width(self) -> int:
+        """Columns of qkv_proj that make queries and gates."""
+        return 2 * self.config.num_attention_heads * self.config.head_dim
+
     def products(self) -> dict[torch.Size, Tensor]:
         """One weight of each shape that products run with."""
         found: dict[torch.Size, Tensor] = {}
@@ -120,6 +125,9 @@ class Qwen3_5:  # noqa: N801
             )
             for projection in (*pair, layer.gate_up, layer.down):
                 found.setdefault(projection.weight_NK.shape, projection.weight_NK)
+            if layer is self.layers[-1] and isinstance(mixer, Attention):
+                for part in mixer.qkv_proj.split(self.query_width):
+                    found.setdefault(part.weight_NK.shape, part.weight_NK)
         return found
 
     def gated_delta(
@@ -153,7 +161,7 @@ class Qwen3_5:  # noqa: N801
         N, K, D = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         positions_3R = tables.positions_3R
         if only_readout:
-            q_proj, kv_proj = mixer.qkv_proj.split(2 * N * D)
+            q_proj, kv_proj = mixer.qkv_proj.split(self.query_width)
             queries_QX = q_proj(x_RH[tables.readout_rows_Q], self.blocks)
             keys_RX = kv_proj(x_RH, self.blocks)
             q_QND, _ = self.rotate(mixer, queries_QX, positions_3R[:, tables.readout_rows_Q], N, 0)

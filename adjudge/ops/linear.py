@@ -13,15 +13,24 @@ ROW_BLOCKS = (512, 256, 128, 64, 32)
 """Row counts that a product runs with on a CPU, descending; see `agreeing_blocks`."""
 
 
+FEWEST_ROWS = 16
+"""Least rows of a product on a GPU."""
+
+
 def linear(x_RK: Tensor, weight_NK: Tensor, *, blocks: tuple[int, ...] = ROW_BLOCKS) -> Tensor:
     """[R, N] of x · weightᵀ, accumulated in FP32 and rounded once. Any R ≥ 0.
 
     On a CPU rows run in blocks of the given sizes (descending), the last one padded: a library
-    picks its kernel by the number of rows, and these sizes were seen to agree.
+    picks its kernel by the number of rows, and these sizes were seen to agree. On a GPU fewer
+    than FEWEST_ROWS rows are padded: one row takes a matrix-vector kernel, slower and with
+    other sums.
     """
-    if x_RK.is_cuda:
-        return functional.linear(x_RK, weight_NK)
     R = x_RK.shape[0]
+    if x_RK.is_cuda:
+        if R >= FEWEST_ROWS:
+            return functional.linear(x_RK, weight_NK)
+        padded_RK = functional.pad(x_RK, (0, 0, 0, FEWEST_ROWS - R))
+        return functional.linear(padded_RK, weight_NK)[:R]
     if R in blocks:
         return functional.linear(x_RK, weight_NK)
     out_RN = x_RK.new_empty(R, weight_NK.shape[0])

@@ -47,7 +47,7 @@ def _block(
     return raised, total, acc
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["path_stride"])
 def _tree_attention(
     q_ptr, k_ptr, v_ptr, gate_ptr, out_ptr,
     tile_query_ptr, tile_count_ptr, tile_position_ptr, tile_chunk_ptr,

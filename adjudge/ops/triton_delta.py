@@ -165,17 +165,17 @@ def _prepare(
     tl.store(inverse_ptr + square_at, N.to(kind))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["level"])
 def _scan(
     q_ptr, k_ptr, v_ptr, pair_ptr, inverse_ptr, gate_ptr, beta_ptr, state_ptr, out_ptr,
     run_first_ptr, run_count_ptr, run_state_ptr, level_ptr, chunk_state_ptr,
-    chunk_rows_ptr, chunk_first_ptr, scale,
+    chunk_rows_ptr, chunk_first_ptr, level, scale,
     HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
     """All runs of one level: a program takes (run, head, slice of values) after item."""
     SLICES: tl.constexpr = DV // BV
-    first_run = tl.load(level_ptr)
-    num_items = (tl.load(level_ptr + 1) - first_run) * (HV * SLICES)
+    first_run = tl.load(level_ptr + level)
+    num_items = (tl.load(level_ptr + level + 1) - first_run) * (HV * SLICES)
     for item in range(tl.program_id(0), num_items, tl.num_programs(0)):
         run = first_run + item // (HV * SLICES)
         head = item // SLICES % HV
@@ -261,7 +261,7 @@ def gated_delta(
         items = num_runs * HV * (DV // width) or FEW_PROGRAMS
         _scan[(min(items, MOST_PROGRAMS),)](
             q, k, v, pair, inverse, gate, beta, state_SVKD, out_RVD, run_first_N, run_count_N,
-            run_state_in_N, level_start_L[level:], chunk_state_out_C, chunk_rows_CT,
-            chunk_first_C, scale, HK, HV, DK, DV, width, num_warps=4, num_stages=2,
+            run_state_in_N, level_start_L, chunk_state_out_C, chunk_rows_CT,
+            chunk_first_C, level, scale, HK, HV, DK, DV, width, num_warps=4, num_stages=2,
         )  # fmt: skip
     return out_RVD

@@ -101,7 +101,7 @@ def silu_mul(gate_up_R2I: Tensor) -> Tensor:
     return out_RI
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["position_stride"])
 def _qk_norm_rope(
     x_ptr, q_weight_ptr, k_weight_ptr, cos_ptr, sin_ptr, positions_ptr, axis_ptr, q_ptr, k_ptr,
     eps, x_stride, position_stride, NUM_Q: tl.constexpr, NUM_K: tl.constexpr, Q_STEP: tl.constexpr,

@@ -1,7 +1,6 @@
 """Result files: what a command measured, with its evidence, as one JSON document.
 
-`kind` says which command wrote a file; unknown fields are refused, so that a file of another
-version is never half understood.
+`kind` says which command wrote a file.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ from typing import Any
 import msgspec
 
 from adjudge.errors import ConfigError
+from adjudge.proof.drift import Drift
 from adjudge.proof.evidence import Evidence
-from adjudge.proof.spread import Latency
+from adjudge.proof.spread import Latency, Percentiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +127,55 @@ class EngineResult:
     load_s: float
     peak_memory_mib: int | None
     layouts: tuple[LayoutResult, ...]
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A row of the self-check: what was compared, of what, what was seen, all bits equal."""
+
+    name: str
+    shape: str
+    detail: str
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """`adjudge check`."""
+
+    kind: str = "check"
+    model: str
+    dtype: str
+    full: bool
+    seconds: float
+    rows: tuple[Compared, ...]
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """One implementation against another over all prompts: relative L2 of hidden states,
+    absolute differences of logits, and the drift of the answers."""
+
+    name: str
+    hidden: Percentiles
+    logit: Percentiles
+    drift: Drift
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParityResult:
+    """`adjudge parity`."""
+
+    kind: str = "parity"
+    model: str
+    dtype: str
+    workload: str
+    workload_sha256: str
+    requests: int
+    prompts: int
+    pairs: tuple[Parity, ...]
     evidence: Evidence
 
 

@@ -25,6 +25,21 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
+class Percentiles:
+    """How a quantity is spread."""
+
+    p50: float
+    p90: float
+    p99: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Percentiles:
+        p50, p90, p99 = np.percentile(values, [50, 90, 99]).tolist()
+        return cls(p50, p90, p99, float(max(values)))
+
+
+@dataclass(frozen=True, slots=True)
 class Interval:
     """A value and the bounds that hold it with 95 % confidence."""
 
