@@ -1,0 +1,148 @@
+"""Every Triton kernel against its reference, in Triton's interpreter, on small odd shapes.
+
+The interpreter has no BF16 products, so values are FP32 here; the roundings run on a GPU.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from adjudge.device_tables import to_device
+from adjudge.forest import plan
+from adjudge.layout import Bucket, layout
+from adjudge.ops import activation, attention, delta, norm, rotary
+from adjudge.ops.tables import Tables
+
+triton = pytest.importorskip("triton")
+if not triton.knobs.runtime.interpret:
+    pytest.skip("set TRITON_INTERPRET=1", allow_module_level=True)
+
+from adjudge.ops import triton_attention, triton_delta, triton_rows  # noqa: E402
+
+# The interpreter of Triton 3.6 makes loop bounds of one-element arrays.
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
+
+CPU = torch.device("cpu")
+HEIGHT = 32
+
+
+def prompts(seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    state = rng.integers(0, 90, 75)
+    tails = [rng.integers(0, 90, n) for n in (1, 20, 61)]
+    made = [np.concatenate([state, tail]) for tail in tails] + [rng.integers(0, 90, 66), state]
+    return [prompt.astype(np.int32) for prompt in made]
+
+
+def tables_of(made: list[np.ndarray], *, padded: bool = False) -> tuple[Tables, int]:
+    forest = plan(made)
+    bucket = Bucket(forest.num_rows + 9, forest.num_chunks + 3, 4, 3) if padded else None
+    return to_device(layout(forest, height=HEIGHT, bucket=bucket), CPU), forest.num_rows
+
+
+def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * scale
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    assert float((found - expected).norm() / expected.norm()) < 3e-6
+
+
+def test_rows() -> None:
+    x, residual, weight = normal(5, 96), normal(5, 96, seed=1), normal(96, seed=2)
+    for found, expected in zip(
+        triton_rows.add_rms_norm(x, residual, weight, eps=1e-6),
+        norm.add_rms_norm(x, residual, weight, eps=1e-6),
+        strict=True,
+    ):
+        close(found, expected)
+    close(triton_rows.silu_mul(x), activation.silu_mul(x))
+    o, z, scale = normal(5, 3, 32), normal(5, 100)[:, 4:], normal(32, seed=3)
+    close(
+        triton_rows.gated_rms_norm(o, z, scale, eps=1e-6),
+        norm.gated_rms_norm(o, z, scale, eps=1e-6),
+    )
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (6, 1), (3, 0), (0, 2)])
+def test_rotary(heads: int, kv_heads: int) -> None:
+    x = normal(7, heads * 64 + kv_heads * 32 + 5)
+    angle = normal(50, 6)
+    positions = torch.randint(0, 50, (3, 7), dtype=torch.int32)
+    axis = torch.tensor([0, 1, 2, 0, 1, 0], dtype=torch.int32)
+    arguments = (x, normal(32), normal(32, seed=1), angle.cos(), angle.sin(), positions, axis)
+    found = triton_rows.qk_norm_rope(*arguments, num_heads=heads, num_kv_heads=kv_heads, eps=1e-6)
+    expected = rotary.qk_norm_rope(*arguments, num_heads=heads, num_kv_heads=kv_heads, eps=1e-6)
+    for a, b in zip(found, expected, strict=True):
+        if b.numel():
+            close(a, b)
+
+
+def attention_of(tables: Tables, rows: int, heads: int, kv_heads: int) -> tuple[Tensor, Tensor]:
+    size = len(tables.token_ids_R)
+    projected = normal(size, heads * 64 + 2 * kv_heads * 32)
+    q, k = normal(size, heads, 32, seed=1), normal(size, kv_heads, 32, seed=2)
+    v = projected[:, heads * 64 + kv_heads * 32 :].unflatten(1, (kv_heads, 32))
+    gate = projected[:, : heads * 64].unflatten(1, (heads, 64))[..., 32:]
+    tiles = tables.tiles
+    found = triton_attention.tree_attention(
+        q, k, v, gate, tiles.query_M, tiles.count_M, tiles.position_M, tiles.chunk_M,
+        tables.chunk_rows_CT, tables.path_chunks_CW, height=HEIGHT, scale=0.2,
+    )  # fmt: skip
+    expected = attention.tree_attention(q, k, v, gate, tables, tiles, scale=0.2)
+    return found[:rows], expected[:rows]
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(2, 1), (6, 2), (3, 1)])
+def test_attention(heads: int, kv_heads: int) -> None:
+    close(*attention_of(*tables_of(prompts(0)), heads, kv_heads))
+    close(*attention_of(*tables_of(prompts(1), padded=True), heads, kv_heads))
+
+
+def delta_of(tables: Tables, x: Tensor, sizes: tuple[int, int, int, int]) -> Tensor:
+    H, V, K, D = sizes
+    channels = 2 * H * K + V * D
+    state = torch.full((tables.num_states, V, K, D), float("nan"))
+    return triton_delta.gated_delta(
+        x, normal(channels, 4, seed=4, scale=0.5), normal(V, seed=5), normal(V, seed=6) - 2,
+        tables.ancestors_R3, tables.chunk_rows_CT, tables.chunk_first_C, tables.chunk_len_C,
+        tables.chunk_state_out_C, tables.run_first_N, tables.run_count_N, tables.run_state_in_N,
+        tables.level_start_L, state, level_runs=tables.level_runs, num_key_heads=H,
+        num_value_heads=V, key_dim=K, value_dim=D,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", [(1, 2, 32, 16), (2, 2, 16, 64), (1, 3, 16, 32)])
+def test_delta(sizes: tuple[int, int, int, int]) -> None:
+    H, V, K, D = sizes
+    tables, rows = tables_of(prompts(0))
+    x = normal(len(tables.token_ids_R), 2 * H * K + 2 * V * D + 2 * V)
+    expected = delta.gated_delta(
+        x, normal(2 * H * K + V * D, 4, seed=4, scale=0.5), normal(V, seed=5),
+        normal(V, seed=6) - 2, tables, num_key_heads=H, num_value_heads=V, key_dim=K, value_dim=D,
+    )  # fmt: skip
+    close(delta_of(tables, x, sizes)[:rows], expected[:rows])
+
+
+def test_delta_of_a_branch_is_that_of_its_prompt_alone_to_the_bit() -> None:
+    sizes = (1, 2, 32, 16)
+    made = prompts(2)
+    embed = normal(90, 2 * 32 + 2 * 2 * 16 + 2 * 2)
+    together, _ = tables_of(made, padded=True)
+    shared = delta_of(together, embed[together.token_ids_R.long()], sizes)
+    forest = plan(made)
+    for prompt, q in zip(made, forest.prompt_readout, strict=True):
+        alone, _ = tables_of([prompt])
+        expected = delta_of(alone, embed[alone.token_ids_R.long()], sizes)[-1]
+        assert torch.equal(shared[forest.readout_rows[q]], expected)
+
+
+def test_equal_keys_do_not_make_the_inverse_explode() -> None:
+    sizes = (1, 1, 16, 16)
+    tables, rows = tables_of([np.ones(64, np.int32)])
+    x = normal(1, 2 * 16 + 2 * 16 + 2).repeat(len(tables.token_ids_R), 1)
+    found = delta_of(tables, x, sizes)[:rows]
+    assert bool(found.isfinite().all()) and float(found.abs().max()) < 100
