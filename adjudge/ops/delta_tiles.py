@@ -21,12 +21,17 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from adjudge.ops.conv import causal_conv_silu
 from adjudge.ops.scan import Span
 
 BLOCK = 8
 """Size of the diagonal blocks that are inverted by a power series; see `unit_lower_inverse`."""
+
+LEAST_INVERTED = 16
+"""Matrices inverted at once, at least: torch sends batched products of at most 16³ multiplications
+in all to another library, whose last bits differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +177,8 @@ def unit_lower_inverse(A_BTT: Tensor) -> Tensor:
     block size, so the powers stop at 8 whatever the tile.
     """
     B, T = A_BTT.shape[:2]
+    if B < LEAST_INVERTED:
+        return unit_lower_inverse(functional.pad(A_BTT, (0, 0, 0, 0, 0, LEAST_INVERTED - B)))[:B]
     size, count = BLOCK, T // BLOCK
     power = _diagonal(A_BTT, size).reshape(B * count, size, size)
     power = power * torch.ones(size, size).tril(-1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -62,6 +62,30 @@ def test_questions_alone_answer_as_together(engine: Engine) -> None:
     for name, question in REQUEST["questions"].items():
         alone = engine.decide({**REQUEST, "questions": {name: question}})["answers"]
         assert alone[name] == together[name]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("company", [2, 3, 20, 72])
+def test_a_prompt_has_the_same_bits_alone_and_in_company(
+    demo: Path, dtype: Literal["float32", "bfloat16"], company: int
+) -> None:
+    engine = Engine.load(str(demo), EngineConfig(device="cpu", dtype=dtype))
+    questions = {
+        name: REQUEST["questions"]["mood"] | {"instructions": f"How {name}?"} for name in "abc"
+    }
+    items = [
+        item
+        for i in range(8)
+        for item in items_of(
+            engine.compile({"state": f"State {i % 3}. " * (1 + i % 5), "questions": questions})
+        )
+    ]
+    for start in range(0, len(items), company):
+        group = items[start : start + company]
+        together = engine.run(engine.prepare(group)).logits
+        for item, logits in zip(group, together, strict=True):
+            assert np.array_equal(engine.run(engine.prepare([item])).logits[0], logits)
+    engine.close()
 
 
 def test_a_request_larger_than_a_pass_is_split_and_equal(
