@@ -133,3 +133,15 @@ def test_public_names() -> None:
         "ServiceConfig",
         "__version__",
     ]
+
+
+def test_every_setting_is_read_somewhere() -> None:
+    from adjudge.config import SECTIONS, kinds
+
+    sources = "\n".join(
+        path.read_text(encoding="utf-8")
+        for module, path in MODULES.items()
+        if room_of(module) not in {"config", "origins", "dry_run"}
+    )
+    names = [name for section in SECTIONS.values() for name in kinds(section)]
+    assert [name for name in names if f"config.{name}" not in sources] == []
