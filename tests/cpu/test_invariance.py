@@ -51,7 +51,9 @@ def test_results_of_different_prompts_differ(model: Qwen3_5) -> None:
 
 
 def test_packed_in_any_order(model: Qwen3_5) -> None:
-    prompts = [token_ids(seed, count) for seed, count in enumerate((1, 2, 17, 33, 64, 65, 150, 200))]
+    prompts = [
+        token_ids(seed, count) for seed, count in enumerate((1, 2, 17, 33, 64, 65, 150, 200))
+    ]
     expected = alone(model, prompts)
     rng = np.random.default_rng(0)
     for _ in range(4):
