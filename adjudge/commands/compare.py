@@ -16,7 +16,7 @@ import msgspec
 
 from adjudge.commands.table import table
 from adjudge.proof.comparison import Comparison, Limits, compare, exceeded
-from adjudge.proof.recorded import read_result
+from adjudge.proof.recorded import read_comparable
 from adjudge.proof.spread import Percentiles
 
 SHOWN_FLIPS = 20
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    found = compare(read_result(arguments.a), read_result(arguments.b))
+    found = compare(read_comparable(arguments.a), read_comparable(arguments.b))
     limits = Limits(
         flips=arguments.max_flips,
         probability=arguments.max_probability_drift,

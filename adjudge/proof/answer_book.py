@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -74,6 +75,14 @@ class AnswerBook:
             self._cases[case].id: msgspec.json.decode(raw)
             for case, raw in sorted(self._first.items())
         }
+
+    def digest(self) -> str:
+        """SHA-256 over the bytes of the first answers, in the order of the cases."""
+        total = hashlib.sha256()
+        for case, raw in sorted(self._first.items()):
+            total.update(f"{self._cases[case].id}\0{len(raw)}\0".encode())
+            total.update(raw)
+        return total.hexdigest()
 
     def quality(self) -> Quality | None:
         """The first answers against the labels; None where nothing is labelled."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from adjudge.errors import ConfigError
 from adjudge.proof.drift import Answers, Drift, drift
-from adjudge.proof.recorded import AnyResult
+from adjudge.proof.recorded import Comparable
 from adjudge.proof.result import EngineResult, Pass, ServeResult
 from adjudge.proof.spread import Interval, mean_ratio
 
@@ -46,7 +46,7 @@ class Limits:
     latency_ratio: float | None = None
 
 
-def compare(a: AnyResult, b: AnyResult) -> Comparison:
+def compare(a: Comparable, b: Comparable) -> Comparison:
     """What changes from a to b. Raises ConfigError where the two do not fit together."""
     if isinstance(a, EngineResult) or isinstance(b, EngineResult):
         if not (isinstance(a, EngineResult) and isinstance(b, EngineResult)):

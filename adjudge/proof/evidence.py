@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import os
 import platform
 import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,6 +27,8 @@ LIBRARIES = (
     *("transformers", "peft", "fla-core", "flash-attn", "nvidia-cublas", "nvidia-cublas-cu12"),
 )
 """Packages whose versions can change a result. Absent ones are left out."""
+COMMITS = 200
+"""How far back a build is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +122,12 @@ def build() -> Build:
         version=adjudge.__version__,
         commit=commit,
         dirty=None if changes is None else bool(changes),
-        source_sha256=_source_digest(package),
+        source_sha256=_source_digest(
+            {
+                path.relative_to(package).as_posix(): path.read_bytes()
+                for path in package.rglob("*.py")
+            }
+        ),
     )
 
 
@@ -133,12 +142,37 @@ def _git(package: Path, *words: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _source_digest(package: Path) -> str:
+def _source_digest(sources: Mapping[str, bytes]) -> str:
+    """Of files by their path in the package."""
     total = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        total.update(f"{path.relative_to(package).as_posix()}\0".encode())
-        total.update(hashlib.sha256(path.read_bytes()).digest())
+    for path, content in sorted(sources.items()):
+        total.update(f"{path}\0".encode())
+        total.update(hashlib.sha256(content).digest())
     return total.hexdigest()
+
+
+def commit_of(source_sha256: str) -> str | None:
+    """The latest of the last COMMITS commits whose package has this digest."""
+    package = Path(adjudge.__file__).parent
+    for commit in (_git(package, "rev-list", f"-n{COMMITS}", "HEAD") or "").split():
+        if _committed_digest(package, commit) == source_sha256:
+            return commit
+    return None
+
+
+def _committed_digest(package: Path, commit: str) -> str:
+    archive = subprocess.run(  # noqa: S603
+        [shutil.which("git") or "git", "-C", str(package), "archive", commit, "."],
+        capture_output=True,
+        check=True,
+    )
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+        sources = {
+            member.name.removeprefix("./"): found.read()
+            for member in files.getmembers()
+            if member.name.endswith(".py") and (found := files.extractfile(member)) is not None
+        }
+    return _source_digest(sources)
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import msgspec
 from adjudge.errors import ConfigError
 from adjudge.proof.answers import AnyAnswer
 from adjudge.proof.drift import Answers
-from adjudge.proof.result import EngineResult, ServeResult
+from adjudge.proof.result import RESULTS, AnyResult, EngineResult, ServeResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,29 +27,47 @@ class _Line(msgspec.Struct):
     response: dict[str, Any] | None = None
 
 
-AnyResult = ServeResult | EngineResult | Recorded
-_KINDS: Mapping[str, type[ServeResult | EngineResult]] = {
-    "serve": ServeResult,
-    "engine": EngineResult,
-}
+Comparable = ServeResult | EngineResult | Recorded
+
+
+def read_comparable(path: Path) -> Comparable:
+    """A result of `bench`, or a JSONL file of answers. Raises ConfigError."""
+    whole, body = _read(path)
+    if not isinstance(whole, dict) or "kind" not in whole:
+        return _recorded(path, body)
+    found = result_from(path, whole)
+    if not isinstance(found, ServeResult | EngineResult):
+        raise ConfigError(f"{path}: a result of kind {found.kind!r}; compared are serve and engine")
+    return found
 
 
 def read_result(path: Path) -> AnyResult:
-    """A result of `bench`, or a JSONL file of answers. Raises ConfigError."""
+    """A result that a command of ours wrote. Raises ConfigError."""
+    whole, _ = _read(path)
+    if not isinstance(whole, dict):
+        raise ConfigError(f"{path}: no result of adjudge")
+    return result_from(path, whole)
+
+
+def _read(path: Path) -> tuple[Any, bytes]:
+    """The JSON value in a file, None where it is none, and the file's bytes."""
     try:
         body = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     try:
-        whole = msgspec.json.decode(body)
+        return msgspec.json.decode(body), body
     except msgspec.DecodeError:
-        whole = None
-    if not isinstance(whole, dict) or "kind" not in whole:
-        return _recorded(path, body)
-    kind = _KINDS.get(whole["kind"])
+        return None, body
+
+
+def result_from(path: Path, whole: dict[str, Any]) -> AnyResult:
+    """A result from its JSON object, read from `path`. Raises ConfigError."""
+    kind = RESULTS.get(whole.get("kind", ""))
     if kind is None:
-        known = ", ".join(_KINDS)
-        raise ConfigError(f"{path}: a result of kind {whole['kind']!r}; compared are {known}")
+        raise ConfigError(
+            f"{path}: a result of kind {whole.get('kind')!r}; known: {', '.join(RESULTS)}"
+        )
     try:
         return msgspec.convert(whole, kind)
     except msgspec.ValidationError as error:

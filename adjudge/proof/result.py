@@ -64,7 +64,8 @@ class Quality:
 class ServeResult:
     """`adjudge bench serve`. peak_memory_mib: the server's, where it could be read;
     client_ms: the median time of one request to a server that does nothing: an upper bound
-    of this program's own share; answers: request id -> its answers, as the wire has them."""
+    of this program's own share; answers: request id -> its answers, as the wire has them;
+    answers_sha256: over the bytes of all answers as they were sent, in the workload's order."""
 
     kind: str = "serve"
     workload: str
@@ -80,6 +81,7 @@ class ServeResult:
     passes: tuple[Pass, ...]
     quality: Quality | None
     answers: Mapping[str, Mapping[str, Any]]
+    answers_sha256: str
     evidence: Evidence
 
 
@@ -177,6 +179,17 @@ class ParityResult:
     prompts: int
     pairs: tuple[Parity, ...]
     evidence: Evidence
+
+
+AnyResult = ServeResult | EngineResult | CheckResult | ParityResult
+
+RESULTS: dict[str, type[AnyResult]] = {
+    "serve": ServeResult,
+    "engine": EngineResult,
+    "check": CheckResult,
+    "parity": ParityResult,
+}
+"""`kind` of a result file -> its type."""
 
 
 def write_result(path: Path, result: Any) -> None:

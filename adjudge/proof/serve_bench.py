@@ -114,6 +114,7 @@ class _Run:
             passes=tuple(summary.of(mode, samples, seconds) for mode, samples, seconds in measured),
             quality=self.book.quality(),
             answers=self.book.answers(),
+            answers_sha256=self.book.digest(),
             evidence=gather(gates=gates, model=plan.model, server=server),
         )
         return Outcome(tuple(gates), result)
