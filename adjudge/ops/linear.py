@@ -13,7 +13,7 @@ ROW_BLOCKS = (512, 256, 128, 64, 32)
 """Row counts that a product runs with on a CPU, descending; see `agreeing_blocks`."""
 
 
-FEWEST_ROWS = 16
+FEWEST_ROWS = 32
 """Least rows of a product on a GPU."""
 
 

@@ -111,6 +111,6 @@ def tree_attention(
         q_QND, k_RKD, v_RKD, gate_QND, out_QND, query_M, count_M, position_M, chunk_M,
         chunk_rows_CT, path_chunks_CW, scale * LOG2_E, v_RKD.stride(0), gate_QND.stride(0),
         gate_QND.stride(1), path_chunks_CW.stride(0), num_heads, num_kv_heads, head_dim, height,
-        group, CHUNK, num_warps=8, num_stages=2,
+        group, CHUNK, num_warps=8, num_stages=3,
     )  # fmt: skip
     return out_QND

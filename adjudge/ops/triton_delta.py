@@ -253,7 +253,7 @@ def gated_delta(
     _prepare[(C, HV)](
         x_RX, A_log_V, dt_bias_V, chunk_rows_CT, chunk_len_C, q, k, blocks, pair, inverse,
         gate, beta, x_RX.stride(0), scale, b_at, b_at + HV, HK, HV, DK, size,
-        precision, num_warps=4,
+        precision, num_warps=4, maxnreg=168,
     )  # fmt: skip
     out_RVD = x_RX.new_empty(R, HV, DV)
     for level, num_runs in enumerate(level_runs):
@@ -262,6 +262,7 @@ def gated_delta(
         _scan[(min(items, MOST_PROGRAMS),)](
             q, k, v, pair, inverse, gate, beta, state_SVKD, out_RVD, run_first_N, run_count_N,
             run_state_in_N, level_start_L, chunk_state_out_C, chunk_rows_CT,
-            chunk_first_C, level, scale, HK, HV, DK, DV, width, num_warps=4, num_stages=2,
+            chunk_first_C, level, scale, HK, HV, DK, DV, width, num_warps=4,
+            num_stages=3 if width == 32 else 2,
         )  # fmt: skip
     return out_RVD
