@@ -63,6 +63,12 @@ def serve_text(result: ServeResult) -> str:
         rows = [(one.name, one.requests, *_times(one.latency_ms)) for one in first.groups]
         headers = [f"group ({first.mode})", "requests", "mean", "p50", "p95", "p99"]
         parts.append(table(headers, rows, decimals=2))
+    names = list(dict.fromkeys(name for one in result.passes for name in one.parts_ms))
+    if names:
+        parts_of = [
+            (one.mode, *(one.parts_ms.get(name) for name in names)) for one in result.passes
+        ]
+        parts.append(table(["of the median", *names], parts_of, decimals=3))
     if result.quality is not None:
         quality = result.quality
         parts.append(

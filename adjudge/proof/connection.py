@@ -15,8 +15,11 @@ from adjudge.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Reply:
+    """timing: the server-timing header, empty where the server sent none."""
+
     status: int
     body: bytes
+    timing: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class Connection(asyncio.Protocol):
         self._waiting: asyncio.Future[Reply] | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._parts: list[bytes] = []
+        self._timing = b""
 
     @classmethod
     async def open(cls, target: Target) -> Connection:
@@ -105,12 +109,17 @@ class Connection(asyncio.Protocol):
         self._transport = None
         self._fail(ConnectionError(f"connection closed by the server ({error or 'no error'})"))
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"server-timing":
+            self._timing = value
+
     def on_body(self, body: bytes) -> None:
         self._parts.append(body)
 
     def on_message_complete(self) -> None:
-        reply = Reply(self._parser.get_status_code(), b"".join(self._parts))
+        reply = Reply(self._parser.get_status_code(), b"".join(self._parts), self._timing)
         self._parts.clear()
+        self._timing = b""
         if not self._parser.should_keep_alive():
             self.close()
         if self._waiting is not None and not self._waiting.done():

@@ -26,7 +26,7 @@ SHOWN_BODY_BYTES = 300
 class Sample:
     """One request of a pass. start_ms: since the pass began; checked: the answer, if it was right;
     fault: else what was wrong; wrong: there was an answer, and it cannot be right; turned_away:
-    the server was full and said so."""
+    the server was full and said so; timing: the server-timing header."""
 
     case: int
     start_ms: float
@@ -35,6 +35,7 @@ class Sample:
     fault: str | None = None
     wrong: bool = False
     turned_away: bool = False
+    timing: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +90,10 @@ class Load:
     async def one(self, connection: Connection, case: int, begin: float, due: float) -> Sample:
         """Sends one case. begin, due: on the clock of time.perf_counter."""
         start_ms = (due - begin) * 1e3
-        checked, fault, wrong, turned_away = None, None, False, False
+        checked, fault, wrong, turned_away, timing = None, None, False, False, b""
         try:
             reply = await connection.send(self._messages[case], self._timeout_s)
+            timing = reply.timing
             if reply.status == 200:
                 checked = self._check.check(self.cases[case], reply.body)
             else:
@@ -103,7 +105,7 @@ class Load:
         except OSError as error:
             fault = str(error)
         latency_ms = (time.perf_counter() - due) * 1e3
-        return Sample(case, start_ms, latency_ms, checked, fault, wrong, turned_away)
+        return Sample(case, start_ms, latency_ms, checked, fault, wrong, turned_away, timing)
 
 
 class _Pass:

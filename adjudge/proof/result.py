@@ -31,7 +31,8 @@ class Group:
 class Pass:
     """One pass over a workload. requests: answered ones; turned_away: refused by a full server;
     utilisation: FLOPs of the unique tokens ÷ time ÷ the device's peak, where those are known;
-    times_ms: latencies of each request by its id, a round after the other."""
+    parts_ms: medians of what the server's server-timing header says, and of the rest, "elsewhere";
+    empty where it sends none; times_ms: latencies of each request by its id, round after round."""
 
     mode: str
     rounds: int
@@ -45,6 +46,7 @@ class Pass:
     unique_tokens_per_s: float | None
     utilisation: float | None
     groups: tuple[Group, ...]
+    parts_ms: Mapping[str, float]
     times_ms: Mapping[str, tuple[float, ...]]
 
 

@@ -102,12 +102,15 @@ def _serve(result: ServeResult) -> str:
         for one in first.groups
     ]
     by_group = table([f"group, {first.mode}", "requests", "mean ms", "p50", "p95"], groups)
+    names = list(dict.fromkeys(name for one in result.passes for name in one.parts_ms))
+    parts = [[one.mode, *(one.parts_ms.get(name) for name in names)] for one in result.passes]
+    by_part = f"{table(['medians, ms', *names], parts)}\n" if names else ""
     about = (
         f"{result.requests} requests, {result.candidates} candidates, {first.rounds} rounds after "
         f"{result.warm_up_requests} warm-up requests; at most {result.client_ms:.2f} ms of each "
         f"time is the client's own; answers `{result.answers_sha256[:16]}`."
     )
-    return f"{table(headers, rows)}\n{by_group}\n{about}\n"
+    return f"{table(headers, rows)}\n{by_part}{by_group}\n{about}\n"
 
 
 def _engine(result: EngineResult) -> str:

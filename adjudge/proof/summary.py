@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from adjudge.proof.load import Mode, Sample
 from adjudge.proof.result import Group, Pass
 from adjudge.proof.spread import Latency
 from adjudge.proof.workloads import Case
+
+ELSEWHERE = "elsewhere"
+"""What a request took beside the parts that the server names."""
+
+_TIMING = re.compile(r"([\w-]+);dur=([0-9.]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,7 @@ class Summary:
             unique_tokens_per_s=unique,
             utilisation=None if unique is None or peak is None else unique / peak,
             groups=self._groups([sample for sample, _ in answered]),
+            parts_ms=_parts([sample for sample, _ in answered]),
             times_ms={self.cases[case].id: tuple(times[case]) for case in sorted(times)},
         )
 
@@ -57,3 +65,16 @@ class Summary:
         return tuple(
             Group(name, len(times), Latency.of(times)) for name, times in by_group.items() if times
         )
+
+
+def _parts(answered: Sequence[Sample]) -> dict[str, float]:
+    """Medians of the parts in server-timing, over the requests that have it, and of the rest."""
+    by_name: dict[str, list[float]] = {}
+    for sample in answered:
+        if not sample.timing:
+            continue
+        parts = {name: float(ms) for name, ms in _TIMING.findall(sample.timing.decode("latin-1"))}
+        for name, ms in parts.items():
+            by_name.setdefault(name, []).append(ms)
+        by_name.setdefault(ELSEWHERE, []).append(sample.latency_ms - sum(parts.values()))
+    return {name: median(values) for name, values in by_name.items()}

@@ -71,6 +71,9 @@ def test_a_sound_server_is_measured(
     assert [one["requests"] for one in result["passes"]] == [48, 48, 48]
     assert all(len(times) == 2 for times in result["passes"][0]["times_ms"].values())
     assert all(one["unique_tokens_per_s"] > 0 for one in result["passes"])
+    for one in result["passes"]:
+        assert set(one["parts_ms"]) == {"queue", "tokenise", "run", "elsewhere"}
+        assert sum(one["parts_ms"].values()) <= one["latency_ms"]["most"]
     assert 0 < result["client_ms"] < result["passes"][0]["latency_ms"]["mean"]
     evidence = result["evidence"]
     assert [gate["passed"] for gate in evidence["gates"]] == [True, True, True]

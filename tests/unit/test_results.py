@@ -64,7 +64,14 @@ def test_figures_and_evidence_are_shown(served: ServeResult) -> None:
         (machine, [served, committed(engine_result(4.25))])
     ]
     text = page(results)
-    for part in (machine.name, "| closed loop, 1 | 16.00 | 16.00 |", "4.25", "c" * 12, "g ()"):
+    for part in (
+        machine.name,
+        "| closed loop, 1 | 16.00 | 16.00 |",
+        "4.25",
+        "c" * 12,
+        "g ()",
+        "| 7.50 | 0.50 |",
+    ):
         assert part in text
     short = readme_table(results)
     assert "| m | 16.00 | 16.00 |" in short
