@@ -30,7 +30,9 @@ FROM base AS cuda
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
-RUN pip install "$(grep '^torch==' constraints.txt)" && pip install -c constraints.txt ".[qwen]"
+RUN pip install "$(grep '^torch==' constraints.txt)" \
+    && grep -v '^triton==' constraints.txt >/tmp/pins.txt \
+    && pip install -c /tmp/pins.txt ".[qwen]"
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER adjudge
 CMD ["serve", "--device", "cuda"]
