@@ -110,9 +110,11 @@ class Executor:
     def health(self) -> dict[str, Any]:
         """Device, dtype, self-check and counters. Raises DeviceError if the device is unsound."""
         self.device.check_sound()
-        counters = self.counters
+        counters, where = self.counters, self.device.torch_device
+        memory = torch.cuda.max_memory_reserved(where) >> 20 if self.device.is_cuda else None
         return {
             **self.device.facts(),
+            **({} if memory is None else {"peak_memory_mib": memory}),
             **self.findings,
             "captures": 0 if self.graphs is None else self.graphs.num_captures,
             "capture_failures": 0 if self.graphs is None else self.graphs.num_failures,

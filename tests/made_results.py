@@ -52,6 +52,7 @@ def serve_result(times: dict[str, tuple[float, ...]], answers: Any = None) -> Se
         warm_up_requests=1,
         client_ms=0.1,
         peak_memory_mib=None,
+        device_memory_mib=18_000,
         passes=(
             Pass(
                 mode="closed loop, 1",

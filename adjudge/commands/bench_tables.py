@@ -78,10 +78,11 @@ def serve_text(result: ServeResult) -> str:
                   quality.noul_brier, quality.level_error)],
             )
         )  # fmt: skip
-    memory = result.peak_memory_mib
+    known = [("process", result.peak_memory_mib), ("device", result.device_memory_mib)]
+    memory = ", ".join(f"{mib:,} MiB of the server's {what}" for what, mib in known if mib)
     parts.append(
         f"client    {result.client_ms:.3f} ms of each time at most is this program's own\n"
-        + ("" if memory is None else f"memory    {memory:,} MiB of the server's process at peak\n")
+        + (f"memory    {memory} at peak\n" if memory else "")
         + evidence_text(result.evidence)
     )
     return "\n\n".join(parts)

@@ -64,7 +64,8 @@ class Quality:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeResult:
-    """`adjudge bench serve`. peak_memory_mib: the server's, where it could be read;
+    """`adjudge bench serve`. peak_memory_mib: of the server's process; device_memory_mib: of its
+    device; both at peak and where they could be read;
     client_ms: the median time of one request to a server that does nothing: an upper bound
     of this program's own share; answers: request id -> its answers, as the wire has them;
     answers_sha256: over the bytes of all answers as they were sent, in the workload's order."""
@@ -80,6 +81,7 @@ class ServeResult:
     warm_up_requests: int
     client_ms: float
     peak_memory_mib: int | None
+    device_memory_mib: int | None
     passes: tuple[Pass, ...]
     quality: Quality | None
     answers: Mapping[str, Mapping[str, Any]]

@@ -108,9 +108,14 @@ def _serve(result: ServeResult) -> str:
     about = (
         f"{result.requests} requests, {result.candidates} candidates, {first.rounds} rounds after "
         f"{result.warm_up_requests} warm-up requests; at most {result.client_ms:.2f} ms of each "
-        f"time is the client's own; answers `{result.answers_sha256[:16]}`."
+        f"time is the client's own; {_memory(result)}answers `{result.answers_sha256[:16]}`."
     )
     return f"{table(headers, rows)}\n{by_part}{by_group}\n{about}\n"
+
+
+def _memory(result: ServeResult) -> str:
+    memory = result.device_memory_mib
+    return "" if memory is None else f"{memory:,} MiB of the device at peak; "
 
 
 def _engine(result: EngineResult) -> str:

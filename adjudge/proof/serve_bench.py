@@ -84,7 +84,6 @@ class _Run:
 
     async def outcome(self) -> Outcome:
         plan = self.plan
-        server = await self._server_facts()
         warmed = await self._warm_up()
         unique_tokens = await self._unique_tokens()
         order = [case for _ in range(plan.rounds) for case in range(len(self.cases))]
@@ -98,7 +97,7 @@ class _Run:
             gates += await self._alone_gate()
         if not all(gate.passed for gate in gates):
             return Outcome(tuple(gates), None)
-        workload = plan.workload
+        workload, server = plan.workload, await self._server_facts()
         summary = Summary(self.cases, plan.rounds, unique_tokens, plan.peak_tokens_per_s)
         result = ServeResult(
             workload=workload.name,
@@ -111,6 +110,7 @@ class _Run:
             warm_up_requests=warmed,
             client_ms=await client_ms(*self.book.sample()),
             peak_memory_mib=None,
+            device_memory_mib=_device_memory_mib(server),
             passes=tuple(summary.of(mode, samples, seconds) for mode, samples, seconds in measured),
             quality=self.book.quality(),
             answers=self.book.answers(),
@@ -188,6 +188,13 @@ class _Run:
                 detail = f"{self.cases[case].id}, {question!r}: another answer"
                 return [Gate(name, False, detail)]
         return [Gate(name, True, f"{count} questions")]
+
+
+def _device_memory_mib(server: Mapping[str, Any]) -> int | None:
+    """What our own server's health says that its engine took of the device at peak."""
+    engine = server.get("/health", {}).get("engine")
+    memory = engine.get("peak_memory_mib") if isinstance(engine, dict) else None
+    return memory if isinstance(memory, int) else None
 
 
 def _alone(case: Case, question: str) -> Case:
