@@ -15,7 +15,7 @@ class Clock:
         self._device = device
 
     def ms(self, work: Callable[[], object]) -> float:
-        """Milliseconds of one call, from the first thing it puts on the device to the last."""
+        """Milliseconds from the call, on an idle device, to the end of what it put there."""
         if self._device.type != "cuda":
             begin = time.perf_counter()
             work()
