@@ -35,7 +35,7 @@ from adjudge.proof.load import Mode
 from adjudge.proof.own_server import OwnServer
 from adjudge.proof.page import serve_page
 from adjudge.proof.peaks import peak_of, product_weights
-from adjudge.proof.result import write_result
+from adjudge.proof.result import write_result, write_text
 from adjudge.proof.serve_bench import ServePlan, bench_serve
 
 
@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         write_result(arguments.out, result)
     if arguments.html is not None:
-        arguments.html.write_text(serve_page(result), encoding="utf-8")
+        write_text(arguments.html, serve_page(result))
     print(msgspec.json.encode(result).decode() if arguments.json else serve_text(result))
     return 0
 

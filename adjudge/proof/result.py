@@ -198,7 +198,12 @@ RESULTS: dict[str, type[AnyResult]] = {
 
 def write_result(path: Path, result: Any) -> None:
     """Writes a result, readable by people too. Raises ConfigError."""
+    write_text(path, msgspec.json.format(msgspec.json.encode(result), indent=1).decode() + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Raises ConfigError."""
     try:
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
