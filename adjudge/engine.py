@@ -127,8 +127,14 @@ class Engine:
         return self.executor.health()
 
     def close(self) -> None:
-        """Give the memory back. The engine answers nothing afterwards."""
+        """Give the memory back. The engine answers nothing afterwards; closing twice is fine."""
         self.executor.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
 
 
 def open_model(config: EngineConfig) -> Checkpoint:

@@ -127,6 +127,9 @@ class Executor:
 
     def close(self) -> None:
         """Drops weights and graphs, and gives cached device memory back."""
+        if self.device.fault is not None:
+            return
+        self.device.fault = "the engine is closed; load it again"
         self.graphs = None
         del self.model, self.heads
         if self.device.is_cuda:

@@ -30,7 +30,8 @@ def read_torch_head(path: Path, hidden_size: int) -> Head:
             f"{path}: unsafe or broken pickle; a head holds tensors only, and nothing else is "
             "loaded"
         ) from error
-    except (OSError, EOFError, RuntimeError, ValueError, TypeError, KeyError) as error:
+    except Exception as error:
+        # The unpickler fails in as many ways as a damaged file can be damaged.
         raise CheckpointError(f"{path}: cannot be read as a torch file: {error}") from error
     if not isinstance(found, dict):
         raise CheckpointError(f"{path}: holds a {type(found).__name__}, not a state dict")
@@ -73,6 +74,8 @@ def _head(path: Path, found: dict[str, Any], hidden_size: int) -> Head:
         tensor = found[key]
         if not isinstance(tensor, Tensor):
             raise CheckpointError(f"{path}: {key} is a {type(tensor).__name__}, not a tensor")
+        if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+            raise CheckpointError(f"{path}: {key}: not a plain tensor with its values in the file")
         if tuple(tensor.shape) != shape:
             raise CheckpointError(
                 f"{path}: {key}: shape {list(tensor.shape)}; expected {list(shape)}: "

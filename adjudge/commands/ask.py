@@ -35,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     settings = resolve(vars(arguments), os.environ)
     if arguments.url:
+        # No model is loaded, so a lone positional is the request.
+        if arguments.request is None and "model" in vars(arguments):
+            arguments.request = arguments.model
         response = _ask_server(arguments.url, read_request(arguments), settings.service.api_key)
     else:
         request = read_request(arguments)

@@ -263,7 +263,7 @@ def test_head_file(
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"not a torch file", b"PK\x03\x04 cut short"])
+@pytest.mark.parametrize("content", [b"", b"junk", b"not a torch file", b"PK\x03\x04 cut short"])
 def test_broken_head_file(copy: Callable[[Layout], Path], content: bytes) -> None:
     folder = copy("package")
     (folder / INSIDE / "head.pt").write_bytes(content)

@@ -13,7 +13,7 @@ from adjudge import Engine, EngineConfig
 from adjudge.checkpoint.make import write_checkpoint
 from adjudge.engine import compiler
 from adjudge.engine_door import Item, Pass, Work
-from adjudge.errors import CheckpointError, ConfigError, UsageError
+from adjudge.errors import CheckpointError, ConfigError, DeviceError, UsageError
 from adjudge.forest import count_rows
 from adjudge.wire import request_from, response_to
 
@@ -150,3 +150,12 @@ def test_what_cannot_be_loaded_is_named(tmp_path: Path) -> None:
         Engine.load(str(tmp_path), EngineConfig(random="0.8b"))
     with pytest.raises(CheckpointError, match=str(tmp_path)):
         Engine.load(str(tmp_path))
+
+
+def test_a_closed_engine_says_so_and_closes_again(demo: Path) -> None:
+    request = {"state": "", "questions": {"q": {"type": "noul", "instructions": "Is it?"}}}
+    with Engine.load(str(demo)) as closed:
+        closed.decide(request)
+    closed.close()
+    with pytest.raises(DeviceError, match="closed"):
+        closed.decide(request)
