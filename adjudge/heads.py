@@ -85,7 +85,9 @@ class Heads:
             wanted.setdefault(readout, []).append(index)
         found: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(readouts)
         for readout, indices in wanted.items():
-            at = torch.tensor([rows[i] for i in indices], device=hidden_QH.device)
+            at = torch.tensor([rows[i] for i in indices])
+            if hidden_QH.is_cuda:  # from pinned memory, or the copy would wait for the pass
+                at = at.pin_memory().to(hidden_QH.device, non_blocking=True)
             values = self._read(hidden_QH[at].float(), readout).cpu().numpy()
             for index, value in zip(indices, values, strict=True):
                 found[index] = value

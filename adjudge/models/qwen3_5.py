@@ -24,6 +24,7 @@ from adjudge.checkpoint.text_config import FULL, TextConfig
 from adjudge.models.projection import Projection, read_projection, read_tensor
 from adjudge.ops.activation import silu_mul
 from adjudge.ops.attention import tree_attention
+from adjudge.ops.beside import Beside
 from adjudge.ops.cpu_products import fast_products
 from adjudge.ops.delta import gated_delta
 from adjudge.ops.host_memory import keep_freed_memory
@@ -40,7 +41,7 @@ IGNORED = {
 
 @dataclass(frozen=True, slots=True)
 class GatedDelta:
-    """in_proj: q | k | v | z | b | a."""
+    """in_proj: q | k | v | b | a | z."""
 
     in_proj: Projection
     conv_C4: Tensor
@@ -75,7 +76,8 @@ class Layer:
 class Qwen3_5:  # noqa: N801
     """A loaded model. cos_PF, sin_PF: one row per position; axis_F: mrope axis of a frequency.
 
-    blocks: row counts that products may run with on a CPU (see ops.linear).
+    blocks: row counts that products may run with on a CPU (see ops.linear); beside: where z is
+    made while the delta rule runs.
     """
 
     config: TextConfig
@@ -85,7 +87,8 @@ class Qwen3_5:  # noqa: N801
     cos_PF: Tensor
     sin_PF: Tensor
     axis_F: Tensor
-    blocks: tuple[int, ...] = field(default=ROW_BLOCKS)
+    blocks: tuple[int, ...]
+    beside: Beside
 
     @torch.inference_mode()
     @fast_products()
@@ -113,6 +116,11 @@ class Qwen3_5:  # noqa: N801
         """Columns of qkv_proj that make queries and gates."""
         return 2 * self.config.num_attention_heads * self.config.head_dim
 
+    @property
+    def delta_width(self) -> int:
+        """Columns of in_proj that the delta rule reads; the output's gate z follows."""
+        return self.config.conv_channels + 2 * self.config.linear_num_value_heads
+
     def products(self) -> dict[torch.Size, Tensor]:
         """One weight of each shape that products run with."""
         found: dict[torch.Size, Tensor] = {}
@@ -125,9 +133,14 @@ class Qwen3_5:  # noqa: N801
             )
             for projection in (*pair, layer.gate_up, layer.down):
                 found.setdefault(projection.weight_NK.shape, projection.weight_NK)
-            if layer is self.layers[-1] and isinstance(mixer, Attention):
-                for part in mixer.qkv_proj.split(self.query_width):
-                    found.setdefault(part.weight_NK.shape, part.weight_NK)
+            if isinstance(mixer, GatedDelta):
+                parts = mixer.in_proj.split(self.delta_width)
+            elif layer is self.layers[-1]:
+                parts = mixer.qkv_proj.split(self.query_width)
+            else:
+                continue
+            for part in parts:
+                found.setdefault(part.weight_NK.shape, part.weight_NK)
         return found
 
     def gated_delta(
@@ -135,7 +148,15 @@ class Qwen3_5:  # noqa: N801
     ) -> Tensor:
         """[R or Q, H]."""
         config = self.config
-        projected_RX = mixer.in_proj(x_RH, self.blocks)
+        beside = self.beside.pays(len(x_RH))
+        if beside:
+            delta_proj, z_proj = mixer.in_proj.split(self.delta_width)
+            projected_RX = delta_proj(x_RH, self.blocks)
+            with self.beside.begin():
+                z_RX = z_proj(x_RH, self.blocks)
+        else:
+            projected_RX = mixer.in_proj(x_RH, self.blocks)
+            z_RX = projected_RX[:, self.delta_width :]
         o_RVD = gated_delta(
             projected_RX,
             mixer.conv_C4,
@@ -147,7 +168,8 @@ class Qwen3_5:  # noqa: N801
             key_dim=config.linear_key_head_dim,
             value_dim=config.linear_value_head_dim,
         )
-        z_RX = projected_RX[:, config.conv_channels :][:, : config.value_width]
+        if beside:
+            self.beside.join()
         if only_readout:
             o_RVD, z_RX = o_RVD[tables.readout_rows_Q], z_RX[tables.readout_rows_Q]
         gated_RVD = gated_rms_norm(o_RVD, z_RX, mixer.norm_D, eps=config.rms_norm_eps)
@@ -225,7 +247,7 @@ class Qwen3_5:  # noqa: N801
                 blocks = agreeing_blocks(loader.shapes())
         return cls(
             config, embed_VH, tuple(layers), norm_H, cos_PF, sin_PF,
-            mrope_axes(config).to(device), blocks,
+            mrope_axes(config).to(device), blocks, Beside.on(device),
         )  # fmt: skip
 
 
@@ -278,8 +300,8 @@ class Loader:
         conv = self.tensor(f"{prefix}conv1d.weight", channels, 1, config.linear_conv_kernel_dim)
         return GatedDelta(
             in_proj=self.projection(
-                prefix, hidden, in_proj_qkv=channels, in_proj_z=width, in_proj_b=values,
-                in_proj_a=values,
+                prefix, hidden, in_proj_qkv=channels, in_proj_b=values, in_proj_a=values,
+                in_proj_z=width,
             ),
             conv_C4=conv.squeeze(1),
             A_log_V=self.tensor(f"{prefix}A_log", values),

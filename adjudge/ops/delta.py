@@ -32,7 +32,7 @@ def gated_delta(
 ) -> Tensor:
     """[R, V, D], rounded to the inputs' dtype: what each row reads from its path's state.
 
-    x_RX: rows of [q | k | v | z | b | a], last axis contiguous; z is not read here.
+    x_RX: rows of [q | k | v | b | a | …], last axis contiguous; what follows is not read.
     q, k, v = round(silu(Σ_t weight[c, 3 − t] · x[row t tokens before]));
     β = round(sigmoid(b)); g = −exp(A_log) · softplus(a + dt_bias);
     q and k over rsqrt(Σ² + 1e-6), q times key_dim^-½; key head of value head h: h // (V / H).
@@ -53,12 +53,11 @@ def gated_delta(
             value_dim=D,
         )  # fmt: skip
     R, C = x_RX.shape[0], conv_weight_C4.shape[0]
-    gates_at = C + V * D
     inputs = Inputs(
         x_RC=x_RX[:, :C],
         kernel_C114=conv_weight_C4.float().view(C, 1, 1, -1),
-        beta_RV=_beta(x_RX[:, gates_at : gates_at + V]),
-        decay_RV=_decay(x_RX[:, gates_at + V : gates_at + 2 * V], A_log_V, dt_bias_V),
+        beta_RV=_beta(x_RX[:, C : C + V]),
+        decay_RV=_decay(x_RX[:, C + V : C + 2 * V], A_log_V, dt_bias_V),
         sizes=(H, V // H, K, D),
     )
     out_RVD = x_RX.new_zeros(R, V, D)

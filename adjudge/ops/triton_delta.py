@@ -229,11 +229,10 @@ def gated_delta(
     level_start_L: Tensor, state_SVKD: Tensor, *, level_runs: tuple[int, ...],
     num_key_heads: int, num_value_heads: int, key_dim: int, value_dim: int,
 ) -> Tensor:  # fmt: skip
-    """See delta.gated_delta. x_RX: [R, q | k | v | z | b | a], last axis contiguous."""
+    """See delta.gated_delta. x_RX: [R, q | k | v | b | a | …], last axis contiguous."""
     R, C = x_RX.shape[0], chunk_rows_CT.shape[0]
     HK, HV, DK, DV = num_key_heads, num_value_heads, key_dim, value_dim
-    z_at = 2 * HK * DK + HV * DV
-    b_at = z_at + HV * DV
+    b_at = 2 * HK * DK + HV * DV
 
     def scratch(*shape: int, dtype: torch.dtype = x_RX.dtype) -> Tensor:
         return torch.empty(C, *shape, dtype=dtype, device=x_RX.device)

@@ -16,7 +16,6 @@ Product = tuple[Projection, int]
 
 def products_of(model: Qwen3_5, num_rows: int, num_readouts: int) -> list[Product]:
     """The products of one pass in their order, as Qwen3_5.forward runs them."""
-    config = model.config
     found: list[Product] = []
     for layer in model.layers:
         last = layer is model.layers[-1]
@@ -24,15 +23,18 @@ def products_of(model: Qwen3_5, num_rows: int, num_readouts: int) -> list[Produc
         mixer = layer.mixer
         if isinstance(mixer, Attention):
             if last:
-                queries, keys = mixer.qkv_proj.split(
-                    2 * config.num_attention_heads * config.head_dim
-                )
+                queries, keys = mixer.qkv_proj.split(model.query_width)
                 found += [(queries, num_readouts), (keys, num_rows)]
             else:
                 found.append((mixer.qkv_proj, num_rows))
             found.append((mixer.o_proj, inner))
         else:
-            found += [(mixer.in_proj, num_rows), (mixer.out_proj, inner)]
+            parts = (
+                mixer.in_proj.split(model.delta_width)
+                if model.beside.pays(num_rows)
+                else (mixer.in_proj,)
+            )
+            found += [*((part, num_rows) for part in parts), (mixer.out_proj, inner)]
         found += [(layer.gate_up, inner), (layer.down, inner)]
     return found
 

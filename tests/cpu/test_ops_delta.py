@@ -88,7 +88,7 @@ def recurrence(inputs: Inputs, path: list[int]) -> Tensor:
     q, k, v = qkv.split([H * K, H * K, V * D], dim=1)
     q, k = (y.unflatten(1, (H, K)).repeat_interleave(V // H, dim=1) for y in (q, k))
     q, k = (y * (y.square().sum(-1, keepdim=True) + 1e-6).rsqrt() for y in (q, k))
-    b, a = x[:, C + V * D :].split(V, dim=1)
+    b, a = x[:, C : C + 2 * V].split(V, dim=1)
     beta = b.float().sigmoid().to(dtype).double()
     decay = -inputs.A_log_V.double().exp() * functional.softplus(a + inputs.dt_bias_V.double())
     state = torch.zeros(V, K, D, dtype=torch.float64)
