@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adjudge.device_tables import packed, views
+from adjudge.device_tables import views
 from adjudge.forest import Forest, plan
 from adjudge.layout import Bucket, Layout, ladder, layout
 
@@ -63,7 +63,7 @@ class Graphs:
             raise ValueError("a layout without a bucket has no graph")
         captured = self.captured[plan.bucket]
         torch.cuda.current_stream().synchronize()
-        captured.pinned.numpy()[:] = packed(plan)
+        captured.pinned.numpy()[:] = plan.buffer
         captured.tables.copy_(captured.pinned, non_blocking=True)
         captured.graph.replay()
         return captured.hidden_QH[: plan.num_readouts]
@@ -94,7 +94,7 @@ def capture(
 def _capture(executor: Executor, bucket: Bucket, pool: Any) -> Captured:
     example = layout(plan([np.arange(1, 2, dtype=np.int32)]), height=executor.height, bucket=bucket)
     device = executor.device.torch_device
-    pinned = torch.from_numpy(packed(example)).pin_memory()
+    pinned = torch.from_numpy(example.buffer).pin_memory()
     tables = pinned.to(device)
     seen = views(example, tables)
     seen = replace(seen, level_runs=(0,) * bucket.levels)

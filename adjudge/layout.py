@@ -8,7 +8,11 @@ Legend: R rows, C chunks, W windows, N runs, L levels, M attention tiles, Q read
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +20,7 @@ from numpy.typing import NDArray
 from adjudge.forest import CHUNK, Forest
 
 Ints = NDArray[np.int32]
+Size = tuple[int, ...]
 
 ALIGNED = 4
 """Tables and rows of tiles start at multiples of this many integers (16 bytes), so that kernels
@@ -33,23 +38,44 @@ class Bucket:
 
     def fits(self, forest: Forest) -> bool:
         return (
-            forest.num_rows <= self.rows
-            and forest.num_chunks <= self.chunks
+            len(forest.token_ids) <= self.rows
+            and len(forest.chunk_len) <= self.chunks
             and forest.path_chunks.shape[1] <= self.windows
             and forest.num_levels <= self.levels
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """The tables of a pass, by the name of their field in ops.tables.Tables.
+class Places:
+    """Where tables lie in one buffer: (start, shape) by the name of a field of ops.tables.Tables.
 
-    Tiles are arrays [4, M] of query, count, position, chunk. num_rows: rows in use;
-    padded_rows: rows computed; level_runs: runs of each level, 0 where padding adds a level;
-    num_states, height: see Tables and Tiles; bucket: what it was padded to, if anything.
+    Tiles have shape (4, M): query, count, position, chunk. total: integers of the buffer.
     """
 
-    arrays: dict[str, Ints]
+    of: dict[str, tuple[int, Size]]
+    total: int
+
+    @classmethod
+    def one_after_another(cls, shapes: Mapping[str, Size]) -> Places:
+        """In the given order, each at an aligned place."""
+        of, start = {}, 0
+        for name, shape in shapes.items():
+            of[name] = (start, shape)
+            size = prod(shape)
+            start += size + -size % ALIGNED
+        return cls(of, start)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The tables of a pass in one buffer. num_rows: rows in use; padded_rows: rows computed.
+
+    level_runs: runs of each level, 0 where padding adds a level; num_states, height: see Tables
+    and Tiles; bucket: what it was padded to, if anything.
+    """
+
+    buffer: Ints
+    places: Places
     num_rows: int
     padded_rows: int
     num_readouts: int
@@ -66,10 +92,9 @@ def layout(forest: Forest, *, height: int, bucket: Bucket | None = None) -> Layo
     """
     if bucket is not None and not bucket.fits(forest):
         raise ValueError(f"a forest of {forest.num_rows} rows does not fit into {bucket}")
-    level_runs = np.bincount(forest.run_level)
-    if bucket is not None:
-        level_runs = np.pad(level_runs, (0, bucket.levels - len(level_runs)))
-    arrays = {
+    num_levels = forest.num_levels if bucket is None else bucket.levels
+    runs_before = np.searchsorted(forest.run_level, np.arange(num_levels + 1))
+    tables: dict[str, NDArray[np.integer]] = {
         "token_ids_R": forest.token_ids,
         "positions_3R": forest.positions,
         "ancestors_R3": forest.ancestors,
@@ -81,31 +106,49 @@ def layout(forest: Forest, *, height: int, bucket: Bucket | None = None) -> Layo
         "run_first_N": forest.run_first,
         "run_count_N": forest.run_count,
         "run_state_in_N": forest.run_state_in,
-        "level_start_L": np.concatenate([[0], np.cumsum(level_runs)]),
+        "level_start_L": runs_before,
         "readout_rows_Q": forest.readout_rows,
         "tiles": row_tiles(forest, height),
         "readout_tiles": readout_tiles(forest),
     }
-    if bucket is not None:
-        arrays = {name: padded(name, array, bucket, height) for name, array in arrays.items()}
-    for name in ("tiles", "readout_tiles"):
-        arrays[name] = np.pad(arrays[name], ((0, 0), (0, -arrays[name].shape[1] % ALIGNED)))
+    if bucket is None:
+        shapes: dict[str, Size] = {name: table.shape for name, table in tables.items()}
+        for name in ("tiles", "readout_tiles"):
+            shapes[name] = (4, shapes[name][1] + -shapes[name][1] % ALIGNED)
+        places = Places.one_after_another(shapes)
+        buffer = np.zeros(places.total, np.int32)
+    else:
+        places, empty = padding(bucket, height)
+        buffer = empty.copy()
+    for name, table in tables.items():
+        start, shape = places.of[name]
+        if len(shape) == 1:
+            buffer[start : start + len(table)] = table
+        else:
+            whole = buffer[start : start + shape[0] * shape[1]].reshape(shape)
+            whole[: table.shape[0], : table.shape[1]] = table
+    runs = runs_before.tolist()
     return Layout(
-        arrays={name: np.ascontiguousarray(array, np.int32) for name, array in arrays.items()},
+        buffer=buffer,
+        places=places,
         num_rows=forest.num_rows,
         padded_rows=forest.num_rows if bucket is None else bucket.rows,
         num_readouts=len(forest.readout_rows),
-        level_runs=tuple(level_runs.tolist()),
+        level_runs=tuple(stop - start for start, stop in pairwise(runs)),
         num_states=forest.num_states if bucket is None else bucket.chunks + 1,
         height=height,
         bucket=bucket,
     )
 
 
-def padded(name: str, array: NDArray[np.integer], bucket: Bucket, height: int) -> Ints:
-    """One table at the bucket's size. A padded readout reads row 0 again."""
+@cache
+def padding(bucket: Bucket, height: int) -> tuple[Places, Ints]:
+    """Where a bucket's tables lie, and the buffer of an empty pass, not to be written to.
+
+    A padded readout reads row 0 again.
+    """
     rows, chunks = bucket.rows, bucket.chunks
-    shape, empty = {
+    empty: dict[str, tuple[Size, int]] = {
         "token_ids_R": ((rows,), 0),
         "positions_3R": ((3, rows), 0),
         "ancestors_R3": ((rows, 3), -1),
@@ -120,11 +163,15 @@ def padded(name: str, array: NDArray[np.integer], bucket: Bucket, height: int) -
         "level_start_L": ((bucket.levels + 1,), 0),
         "readout_rows_Q": ((chunks,), 0),
         "tiles": ((4, chunks * (CHUNK // height)), 0),
-        "readout_tiles": ((4, chunks), 0),
-    }[name]
-    whole = np.full(shape, empty, np.int32)
-    whole[tuple(slice(size) for size in array.shape)] = array
-    return whole
+        "readout_tiles": ((4, chunks + -chunks % ALIGNED), 0),
+    }
+    places = Places.one_after_another({name: shape for name, (shape, _) in empty.items()})
+    buffer = np.zeros(places.total, np.int32)
+    for name, (shape, value) in empty.items():
+        start = places.of[name][0]
+        buffer[start : start + prod(shape)] = value
+    buffer.flags.writeable = False
+    return places, buffer
 
 
 def row_tiles(forest: Forest, height: int) -> Ints:
@@ -146,15 +193,21 @@ def readout_tiles(forest: Forest) -> Ints:
 
 
 def ladder(most_rows: int) -> tuple[Bucket, ...]:
-    """Buckets up to `most_rows` rows, smallest first, with one to three levels each.
+    """Buckets up to `most_rows` rows, smallest first.
 
-    Chunks leave room for a candidate to every 32 rows, and 16 more; what has more of them runs
-    without a bucket.
+    Of each size one pair for a few prompts, with one level and with two, and one pair with room
+    for a candidate to every 32 rows and 16 more, with two levels and with three. An empty chunk
+    costs a little of every mixer; what fits none of them runs without a bucket.
     """
     sizes = [*range(32, 257, 16), *range(320, 513, 64), *range(640, 1025, 128), 1280, 1536]
     return tuple(
-        Bucket(rows, rows // 32 + 16, rows // CHUNK + 1, levels)
+        Bucket(rows, chunks, rows // CHUNK + 1, levels)
         for rows in sizes
         if rows <= most_rows
-        for levels in (1, 2, 3)
+        for chunks, levels in (
+            (rows // CHUNK + 6, 1),
+            (rows // CHUNK + 6, 2),
+            (rows // 32 + 16, 2),
+            (rows // 32 + 16, 3),
+        )
     )

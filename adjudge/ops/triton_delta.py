@@ -31,6 +31,9 @@ MANY_ITEMS = 264
 FEW_PROGRAMS = 528
 """Programs of a level whose number of runs only the device knows."""
 MOST_PROGRAMS = 1 << 16
+FEW_CHUNKS = 1024
+"""(Chunk, head) pairs up to which all of `_prepare` is on the device at once however many registers
+it takes; with more of them, fewer registers let three programs share a multiprocessor."""
 
 
 @triton.jit
@@ -252,7 +255,7 @@ def gated_delta(
     _prepare[(C, HV)](
         x_RX, A_log_V, dt_bias_V, chunk_rows_CT, chunk_len_C, q, k, blocks, pair, inverse,
         gate, beta, x_RX.stride(0), scale, b_at, b_at + HV, HK, HV, DK, size,
-        precision, num_warps=4, maxnreg=168,
+        precision, num_warps=4, maxnreg=None if C * HV <= FEW_CHUNKS else 168,
     )  # fmt: skip
     out_RVD = x_RX.new_empty(R, HV, DV)
     for level, num_runs in enumerate(level_runs):
