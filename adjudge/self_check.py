@@ -84,7 +84,7 @@ def self_check(executor: Executor, *, full: bool) -> Iterator[CheckRow]:
 
 def products(executor: Executor, row_counts: Sequence[int]) -> Iterator[CheckRow]:
     """Each row of x · Wᵀ against the same row among the most rows."""
-    for weight_NK in executor.model.products().values():
+    for weight_NK in executor.model.products():
         generator = torch.Generator(weight_NK.device).manual_seed(0)
         x_RK = torch.randn(
             max(row_counts), weight_NK.shape[1], generator=generator, device=weight_NK.device
@@ -174,7 +174,7 @@ def _kept_file(executor: Executor) -> Path | None:
     facts = [
         __version__, executor.device.facts(), triton.__version__,
         torch.cuda.get_device_capability(executor.device.torch_device), str(executor.model.config),
-        [list(w.shape) for w in executor.model.products().values()],
+        [list(w.shape) for w in executor.model.products()],
     ]  # fmt: skip
     name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

@@ -5,7 +5,7 @@ Legend: R rows, K inputs, N outputs of all projections together, L rank of a del
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,6 +40,13 @@ class Projection:
         for d in self.deltas:
             add_lora(y_RN[:, d.start : d.stop], x_RK, d.a_LK, d.b_NL, scale=d.scale, blocks=blocks)
         return y_RN
+
+    def factors(self) -> Iterator[Tensor]:
+        """Every matrix that rows are multiplied with: the weight, then each delta's two."""
+        yield self.weight_NK
+        for delta in self.deltas:
+            yield delta.a_LK
+            yield delta.b_NL
 
     def split(self, at: int) -> tuple[Projection, Projection]:
         """Output columns before `at` and from `at` on, on the same memory. No delta crosses it."""
@@ -91,3 +98,12 @@ def read_tensor(
     if tensor.shape != shape:
         raise CheckpointError(f"{name}: shape {list(tensor.shape)}; expected {list(shape)}")
     return tensor
+
+
+def of_each_shape(projections: Iterable[Projection]) -> list[Tensor]:
+    """One matrix of each shape and dtype that products run with."""
+    found: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
+    for projection in projections:
+        for factor in projection.factors():
+            found.setdefault((factor.shape, factor.dtype), factor)
+    return list(found.values())

@@ -12,8 +12,8 @@ V value heads, D head dimension, P positions, F rotary frequencies.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -21,7 +21,12 @@ from torch.nn import functional
 
 from adjudge.checkpoint.contents import WeightSource
 from adjudge.checkpoint.text_config import FULL, TextConfig
-from adjudge.models.projection import Projection, read_projection, read_tensor
+from adjudge.models.projection import (
+    Projection,
+    of_each_shape,
+    read_projection,
+    read_tensor,
+)
 from adjudge.ops.activation import silu_mul
 from adjudge.ops.attention import tree_attention
 from adjudge.ops.beside import Beside
@@ -121,27 +126,22 @@ class Qwen3_5:  # noqa: N801
         """Columns of in_proj that the delta rule reads; the output's gate z follows."""
         return self.config.conv_channels + 2 * self.config.linear_num_value_heads
 
-    def products(self) -> dict[torch.Size, Tensor]:
-        """One weight of each shape that products run with."""
-        found: dict[torch.Size, Tensor] = {}
+    def products(self) -> list[Tensor]:
+        """One matrix of each shape that products run with, deltas' factors among them."""
+        return of_each_shape(self.projections())
+
+    def projections(self) -> Iterator[Projection]:
+        """Every projection, and apart the parts that run so: z, the last layer's queries."""
         for layer in self.layers:
             mixer = layer.mixer
-            pair = (
-                (mixer.qkv_proj, mixer.o_proj)
-                if isinstance(mixer, Attention)
-                else (mixer.in_proj, mixer.out_proj)
-            )
-            for projection in (*pair, layer.gate_up, layer.down):
-                found.setdefault(projection.weight_NK.shape, projection.weight_NK)
-            if isinstance(mixer, GatedDelta):
-                parts = mixer.in_proj.split(self.delta_width)
-            elif layer is self.layers[-1]:
-                parts = mixer.qkv_proj.split(self.query_width)
+            if isinstance(mixer, Attention):
+                yield from (mixer.qkv_proj, mixer.o_proj)
+                if layer is self.layers[-1]:
+                    yield from mixer.qkv_proj.split(self.query_width)
             else:
-                continue
-            for part in parts:
-                found.setdefault(part.weight_NK.shape, part.weight_NK)
-        return found
+                yield from (mixer.in_proj, mixer.out_proj)
+                yield from mixer.in_proj.split(self.delta_width)
+            yield from (layer.gate_up, layer.down)
 
     def gated_delta(
         self, mixer: GatedDelta, x_RH: Tensor, tables: Tables, *, only_readout: bool
@@ -240,15 +240,15 @@ class Qwen3_5:  # noqa: N801
         norm_H = loader.tensor("norm.weight", config.hidden_size)
         weights.finish(loader.consumed, IGNORED)
         cos_PF, sin_PF = rotary_table(config, device=device, dtype=dtype)
-        blocks: tuple[int, ...] = ROW_BLOCKS
-        if device.type == "cpu":
-            keep_freed_memory()
-            with fast_products():
-                blocks = agreeing_blocks(loader.shapes())
-        return cls(
+        made = cls(
             config, embed_VH, tuple(layers), norm_H, cos_PF, sin_PF,
-            mrope_axes(config).to(device), blocks, Beside.on(device),
+            mrope_axes(config).to(device), ROW_BLOCKS, Beside.on(device),
         )  # fmt: skip
+        if device.type != "cpu":
+            return made
+        keep_freed_memory()
+        with fast_products():
+            return replace(made, blocks=agreeing_blocks(made.products()))
 
 
 @dataclass(slots=True)
@@ -260,7 +260,6 @@ class Loader:
     device: torch.device
     dtype: torch.dtype
     consumed: set[str] = field(default_factory=set)
-    products: dict[torch.Size, Tensor] = field(default_factory=dict)
 
     def tensor(self, name: str, *shape: int) -> Tensor:
         self.consumed.add(name)
@@ -270,13 +269,7 @@ class Loader:
         """Stacked projections prefix + key + ".weight", key -> outputs."""
         named = [(f"{prefix}{key}.weight", outputs) for key, outputs in parts.items()]
         self.consumed.update(name for name, _ in named)
-        made = read_projection(self.weights, named, width, device=self.device, dtype=self.dtype)
-        self.products.setdefault(made.weight_NK.shape, made.weight_NK)
-        return made
-
-    def shapes(self) -> list[Tensor]:
-        """One weight of each shape that products run with."""
-        return list(self.products.values())
+        return read_projection(self.weights, named, width, device=self.device, dtype=self.dtype)
 
     def layer(self, prefix: str, kind: str) -> Layer:
         hidden, inner = self.config.hidden_size, self.config.intermediate_size
