@@ -7,7 +7,7 @@ any other runs eagerly; both give the same bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +20,7 @@ from adjudge.forest import Forest
 from adjudge.heads import Heads
 from adjudge.layout import Layout, layout
 from adjudge.models.qwen3_5 import Qwen3_5
+from adjudge.ops.linear import LinearPlan
 
 if TYPE_CHECKING:
     from adjudge.config import EngineConfig
@@ -51,6 +52,7 @@ class Executor:
     heads: Heads
     device: Device
     height: int
+    config: EngineConfig
     graphs: Graphs | None = None
     findings: dict[str, Any] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
@@ -76,12 +78,23 @@ class Executor:
                 progress=progress,
             )
             heads = Heads.of(checkpoint, device=device.torch_device, dtype=device.dtype)
-            made = cls(model, heads, device, tile_height(model, device))
+            made = cls(model, heads, device, tile_height(model, device), config)
             if config.self_check:
                 made.findings = self_check.at_load(made, config, progress=progress)
             if config.graphs and device.is_cuda:
                 made.graphs = graphs.capture(made, config, progress=progress)
         return made
+
+    def use(self, linear_plan: LinearPlan) -> None:
+        """Runs products by this plan from now on; graphs of another plan are captured again."""
+        from adjudge import graphs
+
+        if linear_plan == self.model.linear_plan:
+            return
+        self.model = replace(self.model, linear_plan=linear_plan)
+        if self.graphs is not None:
+            self.graphs = None
+            self.graphs = graphs.capture(self, self.config)
 
     def prepare(self, forest: Forest) -> Layout:
         """The forest's tables, padded where a graph waits for them. Touches no device."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from adjudge.checkpoint.contents import WeightSource
 from adjudge.errors import CheckpointError
-from adjudge.ops.linear import ROW_BLOCKS, add_lora, linear
+from adjudge.ops.linear import AS_IT_IS, LinearPlan, add_lora, linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class Projection:
     weight_NK: Tensor
     deltas: tuple[Delta, ...] = ()
 
-    def __call__(self, x_RK: Tensor, blocks: tuple[int, ...] = ROW_BLOCKS) -> Tensor:
-        """[R, N], each delta added in FP32 and rounded once more. blocks: see ops.linear."""
-        y_RN = linear(x_RK, self.weight_NK, blocks=blocks)
+    def __call__(self, x_RK: Tensor, plan: LinearPlan = AS_IT_IS) -> Tensor:
+        """[R, N], each delta added in FP32 and rounded once more."""
+        y_RN = linear(x_RK, self.weight_NK, plan)
         for d in self.deltas:
-            add_lora(y_RN[:, d.start : d.stop], x_RK, d.a_LK, d.b_NL, scale=d.scale, blocks=blocks)
+            add_lora(y_RN[:, d.start : d.stop], x_RK, d.a_LK, d.b_NL, scale=d.scale, plan=plan)
         return y_RN
 
     def factors(self) -> Iterator[Tensor]:

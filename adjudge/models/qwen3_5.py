@@ -22,6 +22,7 @@ from torch.nn import functional
 from adjudge.checkpoint.contents import WeightSource
 from adjudge.checkpoint.text_config import FULL, TextConfig
 from adjudge.models.projection import (
+    Delta,
     Projection,
     of_each_shape,
     read_projection,
@@ -33,7 +34,7 @@ from adjudge.ops.beside import Beside
 from adjudge.ops.cpu_products import fast_products
 from adjudge.ops.delta import gated_delta
 from adjudge.ops.host_memory import keep_freed_memory
-from adjudge.ops.linear import ROW_BLOCKS, agreeing_blocks
+from adjudge.ops.linear import AS_IT_IS, LinearPlan, agreeing_blocks
 from adjudge.ops.norm import add_rms_norm, gated_rms_norm
 from adjudge.ops.rotary import qk_norm_rope
 from adjudge.ops.tables import Tables
@@ -81,8 +82,8 @@ class Layer:
 class Qwen3_5:  # noqa: N801
     """A loaded model. cos_PF, sin_PF: one row per position; axis_F: mrope axis of a frequency.
 
-    blocks: row counts that products may run with on a CPU (see ops.linear); beside: where z is
-    made while the delta rule runs.
+    linear_plan: how products run on this device; beside: where z is made while the delta rule
+    runs.
     """
 
     config: TextConfig
@@ -92,7 +93,7 @@ class Qwen3_5:  # noqa: N801
     cos_PF: Tensor
     sin_PF: Tensor
     axis_F: Tensor
-    blocks: tuple[int, ...]
+    linear_plan: LinearPlan
     beside: Beside
 
     @torch.inference_mode()
@@ -112,8 +113,8 @@ class Qwen3_5:  # noqa: N801
             if last:
                 x_RH = x_RH[tables.readout_rows_Q]
             x_RH, normed_RH = add_rms_norm(x_RH, delta_RH, layer.norm2_H, eps=eps)
-            inner_RI = silu_mul(layer.gate_up(normed_RH, self.blocks))
-            delta_RH = layer.down(inner_RI, self.blocks)
+            inner_RI = silu_mul(layer.gate_up(normed_RH, self.linear_plan))
+            delta_RH = layer.down(inner_RI, self.linear_plan)
         return add_rms_norm(x_RH, delta_RH, self.norm_H, eps=eps)[1]
 
     @property
@@ -126,12 +127,37 @@ class Qwen3_5:  # noqa: N801
         """Columns of in_proj that the delta rule reads; the output's gate z follows."""
         return self.config.conv_channels + 2 * self.config.linear_num_value_heads
 
-    def products(self) -> list[Tensor]:
-        """One matrix of each shape that products run with, deltas' factors among them."""
-        return of_each_shape(self.projections())
+    def products(self) -> list[tuple[Tensor, ...]]:
+        """One weight of each shape that products run with; for deltas' factors see `deltas`.
+
+        A weight that runs whole over few rows and in parts over many comes with its parts, and
+        before those that are alone in their tuple.
+        """
+        found: list[tuple[Tensor, ...]] = []
+        shapes: set[torch.Size] = set()
+        for layer in self.layers:
+            if isinstance(layer.mixer, GatedDelta) and self.beside.stream is not None:
+                whole = layer.mixer.in_proj
+                pieces = (whole, *whole.split(self.delta_width))
+                found.append(tuple(piece.weight_NK for piece in pieces))
+                shapes.update(weight_NK.shape for weight_NK in found[0])
+                break
+        for projection in self.projections():
+            if projection.weight_NK.shape not in shapes:
+                shapes.add(projection.weight_NK.shape)
+                found.append((projection.weight_NK,))
+        return found
+
+    def deltas(self) -> list[Delta]:
+        """One unmerged delta of each pair of shapes (a, b)."""
+        found: dict[tuple[torch.Size, torch.Size], Delta] = {}
+        for projection in self.projections():
+            for delta in projection.deltas:
+                found.setdefault((delta.a_LK.shape, delta.b_NL.shape), delta)
+        return list(found.values())
 
     def projections(self) -> Iterator[Projection]:
-        """Every projection, and apart the parts that run so: z, the last layer's queries."""
+        """Every projection, the last layer's queries and keys apart as they run."""
         for layer in self.layers:
             mixer = layer.mixer
             if isinstance(mixer, Attention):
@@ -140,7 +166,6 @@ class Qwen3_5:  # noqa: N801
                     yield from mixer.qkv_proj.split(self.query_width)
             else:
                 yield from (mixer.in_proj, mixer.out_proj)
-                yield from mixer.in_proj.split(self.delta_width)
             yield from (layer.gate_up, layer.down)
 
     def gated_delta(
@@ -151,11 +176,11 @@ class Qwen3_5:  # noqa: N801
         beside = self.beside.pays(len(x_RH))
         if beside:
             delta_proj, z_proj = mixer.in_proj.split(self.delta_width)
-            projected_RX = delta_proj(x_RH, self.blocks)
+            projected_RX = delta_proj(x_RH, self.linear_plan)
             with self.beside.begin():
-                z_RX = z_proj(x_RH, self.blocks)
+                z_RX = z_proj(x_RH, self.linear_plan)
         else:
-            projected_RX = mixer.in_proj(x_RH, self.blocks)
+            projected_RX = mixer.in_proj(x_RH, self.linear_plan)
             z_RX = projected_RX[:, self.delta_width :]
         o_RVD = gated_delta(
             projected_RX,
@@ -173,7 +198,7 @@ class Qwen3_5:  # noqa: N801
         if only_readout:
             o_RVD, z_RX = o_RVD[tables.readout_rows_Q], z_RX[tables.readout_rows_Q]
         gated_RVD = gated_rms_norm(o_RVD, z_RX, mixer.norm_D, eps=config.rms_norm_eps)
-        return mixer.out_proj(gated_RVD.flatten(1), self.blocks)
+        return mixer.out_proj(gated_RVD.flatten(1), self.linear_plan)
 
     def attention(
         self, mixer: Attention, x_RH: Tensor, tables: Tables, *, only_readout: bool
@@ -184,20 +209,20 @@ class Qwen3_5:  # noqa: N801
         positions_3R = tables.positions_3R
         if only_readout:
             q_proj, kv_proj = mixer.qkv_proj.split(self.query_width)
-            queries_QX = q_proj(x_RH[tables.readout_rows_Q], self.blocks)
-            keys_RX = kv_proj(x_RH, self.blocks)
+            queries_QX = q_proj(x_RH[tables.readout_rows_Q], self.linear_plan)
+            keys_RX = kv_proj(x_RH, self.linear_plan)
             q_QND, _ = self.rotate(mixer, queries_QX, positions_3R[:, tables.readout_rows_Q], N, 0)
             _, k_RKD = self.rotate(mixer, keys_RX, positions_3R, 0, K)
             tiles = tables.readout_tiles
         else:
-            queries_QX = mixer.qkv_proj(x_RH, self.blocks)
+            queries_QX = mixer.qkv_proj(x_RH, self.linear_plan)
             keys_RX = queries_QX[:, 2 * N * D :]
             q_QND, k_RKD = self.rotate(mixer, queries_QX, positions_3R, N, K)
             tiles = tables.tiles
         v_RKD = keys_RX[:, K * D :].unflatten(1, (K, D))
         gate_QND = queries_QX[:, : 2 * N * D].unflatten(1, (N, 2 * D))[..., D:]
         o_QND = tree_attention(q_QND, k_RKD, v_RKD, gate_QND, tables, tiles, scale=D**-0.5)
-        return mixer.o_proj(o_QND.flatten(1), self.blocks)
+        return mixer.o_proj(o_QND.flatten(1), self.linear_plan)
 
     def rotate(
         self, mixer: Attention, x_RX: Tensor, positions_3R: Tensor, num_heads: int, num_kv: int
@@ -242,13 +267,14 @@ class Qwen3_5:  # noqa: N801
         cos_PF, sin_PF = rotary_table(config, device=device, dtype=dtype)
         made = cls(
             config, embed_VH, tuple(layers), norm_H, cos_PF, sin_PF,
-            mrope_axes(config).to(device), ROW_BLOCKS, Beside.on(device),
+            mrope_axes(config).to(device), AS_IT_IS, Beside.on(device),
         )  # fmt: skip
         if device.type != "cpu":
             return made
         keep_freed_memory()
         with fast_products():
-            return replace(made, blocks=agreeing_blocks(made.products()))
+            blocks = agreeing_blocks(of_each_shape(made.projections()))
+        return replace(made, linear_plan=LinearPlan(blocks))
 
 
 @dataclass(slots=True)

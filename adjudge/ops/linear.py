@@ -5,6 +5,8 @@ Legend: R rows, K inputs, N outputs.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -14,18 +16,39 @@ ROW_BLOCKS = (512, 256, 128, 64, 32)
 
 
 FEWEST_ROWS = 32
-"""Least rows of a product on a GPU."""
+"""Least rows of a library's product on a GPU."""
 
 
-def linear(x_RK: Tensor, weight_NK: Tensor, *, blocks: tuple[int, ...] = ROW_BLOCKS) -> Tensor:
+@dataclass(frozen=True, slots=True)
+class LinearPlan:
+    """How products run on one device, so that their rows stand alone.
+
+    blocks: row counts of a product on a CPU, descending; see `agreeing_blocks`. own: shapes
+    (N, K) of weights whose library product does not keep rows alone on this GPU, and which run
+    by ops.triton_products in its place.
+    """
+
+    blocks: tuple[int, ...] = ROW_BLOCKS
+    own: frozenset[tuple[int, ...]] = frozenset()
+
+
+AS_IT_IS = LinearPlan()
+"""The plan of a device of which nothing is known yet."""
+
+
+def linear(x_RK: Tensor, weight_NK: Tensor, plan: LinearPlan = AS_IT_IS) -> Tensor:
     """[R, N] of x · weightᵀ, accumulated in FP32 and rounded once. Any R ≥ 0.
 
-    On a CPU rows run in blocks of the given sizes (descending), the last one padded: a library
-    picks its kernel by the number of rows, and these sizes were seen to agree. On a GPU fewer
-    than FEWEST_ROWS rows are padded: one row takes a matrix-vector kernel, slower and with
-    other sums.
+    On a CPU rows run in blocks of the plan's sizes, the last one padded: a library picks its
+    kernel by the number of rows, and these sizes were seen to agree. On a GPU fewer than
+    FEWEST_ROWS rows are padded: one row takes a matrix-vector kernel, slower and with other
+    sums.
     """
-    R = x_RK.shape[0]
+    R, blocks = x_RK.shape[0], plan.blocks
+    if tuple(weight_NK.shape) in plan.own:
+        from adjudge.ops import triton_products
+
+        return triton_products.linear(x_RK, weight_NK)
     if x_RK.is_cuda:
         if R >= FEWEST_ROWS:
             return functional.linear(x_RK, weight_NK)
@@ -78,13 +101,18 @@ def add_lora(
     b_NL: Tensor,
     *,
     scale: float,
-    blocks: tuple[int, ...] = ROW_BLOCKS,
+    plan: LinearPlan = AS_IT_IS,
 ) -> None:
     """y ← round(y + scale · (x · aᵀ) · bᵀ) in place; the delta is FP32 throughout.
 
     y_RN: a product's result, or the slice of a fused one that this delta belongs to;
-    a_LK, b_NL: float32, L the rank.
+    a_LK, b_NL: float32, L the rank. On a GPU both products are ops.triton_products'.
     """
-    low_RL = linear(x_RK.float(), a_LK, blocks=blocks)
-    delta_RN = linear(low_RL, b_NL, blocks=blocks)
+    if x_RK.is_cuda:
+        from adjudge.ops import triton_products
+
+        triton_products.add_lora(y_RN, x_RK, a_LK, b_NL, scale=scale)
+        return
+    low_RL = linear(x_RK.float(), a_LK, plan)
+    delta_RN = linear(low_RL, b_NL, plan)
     y_RN.copy_(delta_RN.mul_(scale).add_(y_RN))

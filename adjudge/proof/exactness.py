@@ -11,7 +11,7 @@ from adjudge.engine import Engine
 from adjudge.progress import Progress
 from adjudge.proof.evidence import Gate, gather
 from adjudge.proof.result import CheckResult, Compared
-from adjudge.self_check import self_check
+from adjudge.self_check import num_comparisons, self_check
 
 
 def check_exactness(
@@ -19,12 +19,12 @@ def check_exactness(
 ) -> CheckResult:
     """Runs the short or the full check on a loaded engine, whatever was kept of earlier ones."""
     began = monotonic()
-    rows = []
+    rows: list[Compared] = []
+    total = num_comparisons(engine.executor, full=full)
     with torch.inference_mode():
         for row in self_check(engine.executor, full=full):
             rows.append(Compared(row.name, row.shape, row.detail, row.passed))
-            progress("comparisons", len(rows), len(rows) + 1)
-    progress("comparisons", len(rows), len(rows))
+            progress("comparisons", len(rows), total)
     failed = sum(not row.passed for row in rows)
     detail = f"{failed} of {len(rows)} failed" if failed else f"{len(rows)} comparisons"
     return CheckResult(

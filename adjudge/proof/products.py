@@ -51,7 +51,7 @@ def runner(model: Qwen3_5, products: list[Product], *, graph: bool) -> Callable[
     @torch.inference_mode()
     def run() -> None:
         for projection, rows in products:
-            projection(inputs[rows, projection.weight_NK.shape[1]], model.blocks)
+            projection(inputs[rows, projection.weight_NK.shape[1]], model.linear_plan)
 
     if not graph:
         return run

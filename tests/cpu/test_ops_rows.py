@@ -117,14 +117,14 @@ def test_qk_norm_rope(dtype: torch.dtype) -> None:
 def test_linear_rows_stand_alone(dtype: torch.dtype, K: int, N: int) -> None:
     x, weight = normal(1100, K, dtype=dtype), normal(N, K, seed=1, dtype=dtype)
     with cpu_products.fast_products():
-        blocks = linear.agreeing_blocks([weight])
-        whole = linear.linear(x, weight, blocks=blocks)
+        plan = linear.LinearPlan(linear.agreeing_blocks([weight]))
+        whole = linear.linear(x, weight, plan)
         exact = x.double() @ weight.double().T
         assert distance(whole, exact) < (3e-3 if dtype == torch.bfloat16 else 1e-6)
         for count in (0, 1, 2, 31, 32, 33, 63, 65, 200, 511, 513, 1099):
-            part = linear.linear(x[:count], weight, blocks=blocks)
+            part = linear.linear(x[:count], weight, plan)
             assert part.equal(whole[:count]), count
-            tail = linear.linear(x[1100 - count :], weight, blocks=blocks)
+            tail = linear.linear(x[1100 - count :], weight, plan)
             assert tail.equal(whole[1100 - count :]), count
 
 

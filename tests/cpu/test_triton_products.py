@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from adjudge.ops import linear
+
 triton = pytest.importorskip("triton")
 if not triton.knobs.runtime.interpret:
     pytest.skip("set TRITON_INTERPRET=1", allow_module_level=True)
@@ -67,3 +69,12 @@ def test_a_delta_is_added_to_its_slice_and_rounded_once(K: int, N: int, L: int) 
         part = y[:count].clone()
         triton_products.add_lora(part[:, 20 : 20 + N], x[:count], a, b, scale=1.5)
         assert part.equal(whole[:count]), count
+
+
+def test_a_plan_says_which_shapes_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight = normal(32, 24), normal(8, 24, seed=1)
+    expected = triton_products.linear(x, weight)
+    monkeypatch.setattr(linear.functional, "linear", lambda x, weight: x @ weight.T * 0)
+    own = frozenset({(8, 24)})
+    assert linear.linear(x, weight, linear.LinearPlan(own=own)).equal(expected)
+    assert not linear.linear(x, weight, linear.LinearPlan(own=frozenset({(24, 8)}))).any()

@@ -1,0 +1,87 @@
+"""Proof, on the device that will serve, that a prompt's result depends on its token ids alone.
+
+Never a list of device names: products of the loaded weights run at many row counts, and passes
+of the loaded model run in many company, and every bit is compared. On a GPU a weight shape whose
+library product fails falls to the Triton product, which is proved in its place. `at_load` takes
+seconds and keeps what it found under the device, the libraries and the model's geometry; `full`
+runs it all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from adjudge.errors import DeviceError
+from adjudge.self_check.check_row import CheckRow
+from adjudge.self_check.kept import keep, kept_file, read
+from adjudge.self_check.pass_check import passes
+from adjudge.self_check.product_check import deltas, products
+
+if TYPE_CHECKING:
+    from adjudge.config import EngineConfig
+    from adjudge.executor import Executor
+    from adjudge.progress import Progress
+
+__all__ = ["CheckRow", "at_load", "num_comparisons", "self_check"]
+
+FEW_ROWS = (1, 2, 7, 16, 31, 33, 64, 100, 128, 200, 256, 500, 1000, 1536)
+MANY_ROWS = (*range(1, 66), *range(66, 260, 7), *range(260, 1025, 37), 1280, 1536, 2048, 3000, 4096)
+
+
+def at_load(
+    executor: Executor, config: EngineConfig, *, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Runs the short check, or takes its kept result for this device, build and geometry.
+
+    Returns what health shows. Raises DeviceError if a bit differs and `allow_inexact` is off.
+    """
+    kept = kept_file(executor)
+    own = None if kept is None else read(kept)
+    if own is not None:
+        executor.use(replace(executor.model.linear_plan, own=own))
+        return {"self_check": "passed", "self_check_kept": True, **_fallbacks(executor)}
+    rows: list[CheckRow] = []
+    total = num_comparisons(executor, full=False)
+    for row in self_check(executor, full=False):
+        rows.append(row)
+        if progress is not None:
+            progress("self-check", len(rows), total)
+    failed = [row for row in rows if not row.passed]
+    if not failed:
+        if kept is not None:
+            keep(kept, rows, executor.model.linear_plan)
+        return {"self_check": "passed", "self_check_kept": False, **_fallbacks(executor)}
+    what = "; ".join(f"{row.name} {row.shape}: {row.detail}" for row in failed)
+    if not config.allow_inexact:
+        raise DeviceError(
+            f"this device does not compute rows exactly ({what}); answers would depend on what "
+            "else is asked. Use another device or library version, or say --allow-inexact"
+        )
+    return {"self_check": "failed", "inexact": what, **_fallbacks(executor)}
+
+
+def self_check(executor: Executor, *, full: bool) -> Iterator[CheckRow]:
+    """Products of every weight shape, then passes: packed, shared, padded, and replayed."""
+    row_counts = MANY_ROWS if full else FEW_ROWS
+    yield from products(executor, row_counts)
+    yield from deltas(executor, row_counts)
+    yield from passes(executor, seeds=_seeds(full))
+
+
+def num_comparisons(executor: Executor, *, full: bool) -> int:
+    """How many rows `self_check` gives."""
+    of_a_forest = 3 if executor.graphs is None else 5
+    model = executor.model
+    return len(model.products()) + len(model.deltas()) + of_a_forest * len(_seeds(full))
+
+
+def _seeds(full: bool) -> range:
+    return range(8 if full else 1)
+
+
+def _fallbacks(executor: Executor) -> dict[str, Any]:
+    """The weight shapes [N, K] that run by the Triton product, for health."""
+    own = executor.model.linear_plan.own
+    return {"fallback_products": [list(shape) for shape in sorted(own)]} if own else {}

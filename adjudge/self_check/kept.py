@@ -1,0 +1,64 @@
+"""The result of a self-check that passed, kept on disk: one file for a device, build and model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from adjudge.ops.linear import LinearPlan
+from adjudge.self_check.check_row import CheckRow
+
+if TYPE_CHECKING:
+    from adjudge.executor import Executor
+
+LOG = logging.getLogger("adjudge.self_check")
+
+
+def kept_file(executor: Executor) -> Path | None:
+    """Where a passed check is kept: named by device, libraries and geometry. None on a CPU."""
+    if not executor.device.is_cuda:
+        return None
+    import triton
+
+    from adjudge import __version__
+
+    facts = [
+        __version__, executor.device.facts(), triton.__version__,
+        torch.cuda.get_device_capability(executor.device.torch_device), str(executor.model.config),
+        [[list(w.shape) for w in weights] for weights in executor.model.products()],
+        [[list(d.a_LK.shape), list(d.b_NL.shape)] for d in executor.model.deltas()],
+    ]  # fmt: skip
+    name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return home / "adjudge" / "self_check" / f"{name}.json"
+
+
+def keep(path: Path, rows: Sequence[CheckRow], used: LinearPlan) -> None:
+    """Writes what passed, and the shapes that fell back; a start without a cache is no failure."""
+    found = {"rows": [asdict(row) for row in rows], "own": sorted(used.own)}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}.tmp")
+        partial.write_text(json.dumps(found))
+        partial.replace(path)
+    except OSError as error:
+        LOG.warning("the self-check's result is not kept: %s", error)
+
+
+def read(path: Path) -> frozenset[tuple[int, ...]] | None:
+    """The shapes that fell back when the check passed; None if there is nothing to go by."""
+    if not path.is_file():
+        return None
+    try:
+        return frozenset((int(n), int(k)) for n, k in json.loads(path.read_text())["own"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        LOG.warning("%s is not what was written there, so the self-check runs: %r", path, error)
+        return None

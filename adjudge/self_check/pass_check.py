@@ -1,0 +1,81 @@
+"""Passes of the loaded model: prompts in company against each prompt alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adjudge.device_tables import to_device
+from adjudge.forest import plan
+from adjudge.layout import Bucket, layout
+from adjudge.self_check.check_row import CheckRow
+
+if TYPE_CHECKING:
+    from adjudge.executor import Executor
+
+
+def passes(executor: Executor, seeds: Sequence[int]) -> Iterator[CheckRow]:
+    """Prompts in company against each prompt alone, eagerly; then the same padded and replayed."""
+    for seed in seeds:
+        prompts = company(seed, executor.model.config.vocab_size)
+        alone = [_hidden(executor, [prompt])[0] for prompt in prompts]
+        together = {"packed and shared": prompts, "reversed": prompts[::-1]}
+        for name, order in together.items():
+            found = _hidden(executor, order)
+            expected = alone if name != "reversed" else alone[::-1]
+            yield _compared(name, found, expected)
+        forest = plan(prompts)
+        bucket = Bucket(
+            forest.num_rows + 37,
+            forest.num_chunks + 5,
+            forest.path_chunks.shape[1] + 2,
+            forest.num_levels,
+        )
+        yield _compared("padded", _hidden(executor, prompts, bucket), alone)
+        if executor.graphs is not None:
+            replayed = [_replayed(executor, [prompt])[0] for prompt in prompts]
+            yield _compared("replayed alone", replayed, alone)
+            yield _compared("replayed together", _replayed(executor, prompts), alone)
+
+
+def company(seed: int, vocab_size: int) -> list[np.ndarray]:
+    """Prompts that meet in every way: short and long, a prefix of another, forks at odd places."""
+    rng = np.random.default_rng(seed)
+
+    def ids(count: int) -> np.ndarray:
+        return rng.integers(0, vocab_size, count).astype(np.int32)
+
+    state, other = ids(int(rng.integers(90, 200))), ids(64)
+    question = np.concatenate([state, ids(9)])
+    tails = [np.concatenate([question, ids(int(n))]) for n in rng.integers(1, 40, 5)]
+    return [
+        *tails, np.concatenate([state, ids(70)]), np.concatenate([other, ids(1)]), other, ids(1),
+        ids(33), state,
+    ]  # fmt: skip
+
+
+def _hidden(
+    executor: Executor, prompts: Sequence[np.ndarray], bucket: Bucket | None = None
+) -> list[Tensor]:
+    forest = plan(prompts)
+    laid = layout(forest, height=executor.height, bucket=bucket)
+    hidden_QH = executor.model.forward(to_device(laid, executor.device.torch_device))
+    return [hidden_QH[q].clone() for q in forest.prompt_readout]
+
+
+def _replayed(executor: Executor, prompts: Sequence[np.ndarray]) -> list[Tensor]:
+    forest = plan(prompts)
+    hidden_QH = executor.hidden(executor.prepare(forest))
+    return [hidden_QH[q].clone() for q in forest.prompt_readout]
+
+
+def _compared(name: str, found: Sequence[Tensor], expected: Sequence[Tensor]) -> CheckRow:
+    different = [
+        i for i, (a, b) in enumerate(zip(found, expected, strict=True)) if not torch.equal(a, b)
+    ]
+    detail = f"prompts {different} differ" if different else f"{len(found)} prompts"
+    return CheckRow("pass", name, detail, not different)

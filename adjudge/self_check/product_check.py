@@ -1,0 +1,100 @@
+"""Matrix products of the loaded weights, each row at many row counts; where one must fall back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from adjudge.ops.cpu_products import fast_products
+from adjudge.ops.linear import LinearPlan, add_lora, linear
+from adjudge.self_check.check_row import CheckRow
+
+if TYPE_CHECKING:
+    from adjudge.executor import Executor
+    from adjudge.models.projection import Delta
+
+
+def products(executor: Executor, row_counts: Sequence[int]) -> Iterator[CheckRow]:
+    """Each row of x · Wᵀ against the same row among the most rows, and in parts where it runs so.
+
+    On a GPU shapes that fail are tried again as Triton products. Where those hold, the executor
+    uses them once all shapes are known.
+    """
+    used = executor.model.linear_plan
+    for weights_NK in executor.model.products():
+        shapes = {tuple(weight_NK.shape) for weight_NK in weights_NK}
+        different = _product_differs(weights_NK, used, row_counts)
+        after = ""
+        if different and not shapes <= used.own and executor.device.is_cuda:
+            after = f"; the library's {_detail(different, row_counts)}"
+            fallen = replace(used, own=used.own | shapes)
+            different = _product_differs(weights_NK, fallen, row_counts)
+            used = used if different else fallen
+        name = "Triton product" if after or shapes <= used.own else "product"
+        whole, *parts = (f"{list(weight_NK.shape)}" for weight_NK in weights_NK)
+        shape = f"{whole} = {' | '.join(parts)}" if parts else whole
+        yield CheckRow(name, shape, _detail(different, row_counts) + after, not different)
+    executor.use(used)
+
+
+def deltas(executor: Executor, row_counts: Sequence[int]) -> Iterator[CheckRow]:
+    """Each row of y + scale · (x · aᵀ) · bᵀ, for unmerged deltas, as `products` does."""
+    for delta in executor.model.deltas():
+        different = _delta_differs(executor, delta, row_counts)
+        shape = f"{list(delta.a_LK.shape)}, {list(delta.b_NL.shape)}"
+        yield CheckRow("delta", shape, _detail(different, row_counts), not different)
+
+
+def _product_differs(
+    weights_NK: Sequence[Tensor], used: LinearPlan, row_counts: Sequence[int]
+) -> list[int]:
+    whole_NK, *parts_NK = weights_NK
+    x_RK = _normal(max(row_counts), whole_NK.shape[1], 0, like=whole_NK)
+
+    def whole(count: int) -> Tensor:
+        return linear(x_RK[:count].clone(), whole_NK, used)
+
+    def in_parts(count: int) -> Tensor:
+        return torch.cat([linear(x_RK[:count].clone(), part, used) for part in parts_NK], 1)
+
+    return _differing((whole, in_parts) if parts_NK else (whole,), row_counts)
+
+
+def _delta_differs(executor: Executor, delta: Delta, row_counts: Sequence[int]) -> list[int]:
+    embed_VH, most = executor.model.embed_VH, max(row_counts)
+    x_RK = _normal(most, delta.a_LK.shape[1], 0, like=embed_VH)
+    y_RN = _normal(most, delta.b_NL.shape[0], 1, like=embed_VH)
+
+    def added(count: int) -> Tensor:
+        sum_RN = y_RN[:count].clone()
+        add_lora(
+            sum_RN, x_RK[:count].clone(), delta.a_LK, delta.b_NL,
+            scale=delta.scale, plan=executor.model.linear_plan,
+        )  # fmt: skip
+        return sum_RN
+
+    return _differing((added,), row_counts)
+
+
+def _normal(num_rows: int, width: int, seed: int, *, like: Tensor) -> Tensor:
+    generator = torch.Generator(like.device).manual_seed(seed)
+    return torch.randn(num_rows, width, generator=generator, device=like.device).to(like.dtype)
+
+
+def _differing(ways: Sequence[Callable[[int], Tensor]], row_counts: Sequence[int]) -> list[int]:
+    """The row counts that give a row, in any way, other bits than the most rows do in the first."""
+    with fast_products():
+        most_RN = ways[0](max(row_counts))
+        return [
+            count
+            for count in row_counts
+            if not all(torch.equal(way(count), most_RN[:count]) for way in ways)
+        ]
+
+
+def _detail(different: Sequence[int], row_counts: Sequence[int]) -> str:
+    return f"differs at {list(different)} rows" if different else f"{len(row_counts)} row counts"

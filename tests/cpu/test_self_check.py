@@ -1,0 +1,247 @@
+"""The self-check on a small checkpoint: what falls back, what is refused, what is kept.
+
+A fixture lets the CPU pass for a GPU, where the Triton product may take a shape over; it runs in
+Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from adjudge import graphs, self_check
+from adjudge.checkpoint import open_checkpoint
+from adjudge.config import EngineConfig
+from adjudge.device import Device
+from adjudge.errors import DeviceError
+from adjudge.executor import Executor
+from adjudge.ops import cpu_products, linear
+from adjudge.self_check import CheckRow, pass_check, product_check
+
+pytest.importorskip("triton")
+from adjudge.ops import triton_products
+
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
+
+CONFIG = EngineConfig(device="cpu", self_check=False)
+
+
+def load(folder: Path, adapter: Literal["merged", "unmerged"] = "merged") -> Executor:
+    return Executor.load(open_checkpoint(str(folder), adapter=adapter), CONFIG)
+
+
+@pytest.fixture
+def executor(demo: Path) -> Executor:
+    return load(demo)
+
+
+@pytest.fixture
+def as_a_gpu(executor: Executor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The loaded executor's device passes for a GPU; the folder where results are kept."""
+    monkeypatch.setattr(Device, "is_cuda", property(lambda self: True))
+    monkeypatch.setattr(Device, "name", property(lambda self: "a CPU"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (0, 0))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def fickle(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> tuple[int, ...]:
+    """The shape of `down`, whose library product has other sums for the smallest block."""
+    shape = tuple(executor.model.layers[0].down.weight_NK.shape)
+    product, smallest = functional.linear, min(executor.model.linear_plan.blocks)
+
+    def other(x: Tensor, weight: Tensor) -> Tensor:
+        y = product(x, weight)
+        return y * (1 + 2**-20) if (tuple(weight.shape), len(x)) == (shape, smallest) else y
+
+    monkeypatch.setattr(linear.functional, "linear", other)
+    return shape
+
+
+def row_by_row(x: Tensor, weight: Tensor) -> Tensor:
+    """In place of the interpreter, where a row's bits depend on its place in a tile."""
+    return torch.cat([row[None] @ weight.T for row in x])
+
+
+@pytest.mark.usefixtures("as_a_gpu")
+def test_a_shape_that_fails_falls_to_the_triton_product_and_stays_there(
+    executor: Executor, fickle: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh = replace(executor)
+    monkeypatch.setattr(triton_products, "linear", row_by_row)
+    found = self_check.at_load(executor, CONFIG)
+    expected = {"self_check": "passed", "fallback_products": [list(fickle)]}
+    assert found == {**expected, "self_check_kept": False}
+    assert executor.model.linear_plan.own == {fickle}
+
+    def never(executor: Executor, *, full: bool) -> Iterator[CheckRow]:
+        raise AssertionError("the check ran although its result is kept")
+
+    monkeypatch.setattr(self_check, "self_check", never)
+    assert fresh.model.linear_plan.own == frozenset()
+    assert self_check.at_load(fresh, CONFIG) == {**expected, "self_check_kept": True}
+    assert fresh.model.linear_plan == executor.model.linear_plan
+
+
+@pytest.mark.usefixtures("as_a_gpu")
+def test_the_report_says_what_fell_back(executor: Executor, fickle: tuple[int, ...]) -> None:
+    rows = list(product_check.products(executor, (1, 600)))
+    assert all(row.passed for row in rows)
+    (fallen,) = (row for row in rows if row.name != "product")
+    assert (fallen.name, fallen.shape) == ("Triton product", f"{list(fickle)}")
+    assert fallen.detail == "2 row counts; the library's differs at [1] rows"
+    again = list(product_check.products(executor, (1, 600)))
+    assert [row.shape for row in again if row.name == "Triton product"] == [f"{list(fickle)}"]
+
+
+@pytest.mark.usefixtures("as_a_gpu")
+def test_a_weight_that_runs_whole_and_in_parts_falls_with_its_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = torch.randn(24, 16, generator=torch.Generator().manual_seed(0))
+    weights = (whole, whole[:16], whole[16:])
+
+    def library(x: Tensor, weight: Tensor, plan: linear.LinearPlan) -> Tensor:
+        """Exact in its rows, but with other sums for the last part."""
+        if tuple(weight.shape) in plan.own:
+            return row_by_row(x, weight)
+        return row_by_row(x, weight) * (1 + 2**-20 * (weight.shape[0] == 8))
+
+    monkeypatch.setattr(product_check, "linear", library)
+    used: list[linear.LinearPlan] = []
+    model = SimpleNamespace(products=lambda: [weights, (weights[2],)], linear_plan=linear.AS_IT_IS)
+    executor: Any = SimpleNamespace(
+        model=model, device=Device(torch.device("cpu"), torch.float32), use=used.append
+    )
+    first, second = product_check.products(executor, (1, 5))
+    assert (first.name, first.shape) == ("Triton product", "[24, 16] = [16, 16] | [8, 16]")
+    assert first.passed and "the library's differs at [1, 5] rows" in first.detail
+    assert (second.name, second.shape, second.passed) == ("Triton product", "[8, 16]", True)
+    assert [plan.own for plan in used] == [{(24, 16), (16, 16), (8, 16)}]
+
+
+@pytest.mark.usefixtures("as_a_gpu", "fickle")
+def test_what_fails_twice_is_refused(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        triton_products, "linear", lambda x, weight: row_by_row(x, weight) + (len(x) == 7)
+    )
+    with pytest.raises(DeviceError, match=r"differs at \[7\] rows; the library's differs at \[1,"):
+        self_check.at_load(executor, CONFIG)
+    assert executor.model.linear_plan.own == frozenset()
+
+
+@pytest.mark.usefixtures("fickle")
+def test_a_cpu_has_nothing_to_fall_back_to(executor: Executor) -> None:
+    with pytest.raises(DeviceError, match=r"product .*: differs at \[1, 2, 7, 16, 31"):
+        self_check.at_load(executor, CONFIG)
+    found = self_check.at_load(executor, replace(CONFIG, allow_inexact=True))
+    assert found["self_check"] == "failed" and "differs at" in found["inexact"]
+
+
+@pytest.mark.parametrize("damage", ["", "[]", '{"own": [[1]]}', '{"own": 3}', "\0"])
+def test_a_damaged_result_is_no_result(
+    executor: Executor, as_a_gpu: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = [CheckRow("product", "[4, 4]", "2 row counts", True)]
+    monkeypatch.setattr(self_check, "self_check", lambda executor, *, full: iter(passed))
+    assert self_check.at_load(executor, CONFIG)["self_check_kept"] is False
+    (kept,) = (as_a_gpu / "adjudge" / "self_check").iterdir()
+    kept.write_text(damage)
+    assert self_check.at_load(executor, CONFIG)["self_check_kept"] is False
+    assert self_check.at_load(executor, CONFIG)["self_check_kept"] is True
+
+
+def test_a_start_without_a_cache_is_no_failure(
+    executor: Executor, as_a_gpu: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(self_check, "self_check", lambda executor, *, full: iter(()))
+    (as_a_gpu / "adjudge").write_text("a file where a folder should be")
+    assert self_check.at_load(executor, CONFIG)["self_check"] == "passed"
+
+
+def test_progress_comes_while_checks_run(
+    executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[object] = []
+    sound = self_check.self_check
+
+    def watched(executor: Executor, *, full: bool) -> Iterator[CheckRow]:
+        for row in sound(executor, full=full):
+            events.append(row)
+            yield row
+
+    monkeypatch.setattr(self_check, "self_check", watched)
+    self_check.at_load(executor, CONFIG, progress=lambda *step: events.append(step))
+    total = self_check.num_comparisons(executor, full=False)
+    assert [type(event) for event in events] == [CheckRow, tuple] * total
+    assert events[1::2] == [("self-check", done + 1, total) for done in range(total)]
+
+
+def test_unmerged_deltas_are_proved(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = load(demo, "unmerged")
+    pairs = {
+        (tuple(delta.a_LK.shape), tuple(delta.b_NL.shape))
+        for projection in executor.model.projections()
+        for delta in projection.deltas
+    }
+    rows = list(product_check.deltas(executor, (1, 33)))
+    assert {row.shape for row in rows} == {f"{list(a)}, {list(b)}" for a, b in pairs}
+    assert rows and all(row.passed for row in rows)
+    sound = linear.add_lora
+    monkeypatch.setattr(
+        product_check,
+        "add_lora",
+        lambda y, x, a, b, *, scale, plan: sound(y, x, a, b, scale=scale * len(x), plan=plan),
+    )
+    assert [row.detail for row in product_check.deltas(executor, (1, 33))] == (
+        ["differs at [1] rows"] * len(rows)
+    )
+
+
+def test_a_cpu_proves_the_products_that_its_passes_use(
+    executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_products, "faithful", lambda: True)
+    product, used = functional.linear, set()
+
+    def watched(x: Tensor, weight: Tensor) -> Tensor:
+        used.add(torch.backends.mkldnn.matmul.fp32_precision)
+        return product(x, weight)
+
+    monkeypatch.setattr(linear.functional, "linear", watched)
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    for _ in product_check.products(executor, (32, 64)):
+        assert torch.backends.mkldnn.matmul.fp32_precision == before
+    by_passes, used = used, set()
+    list(pass_check.passes(executor, seeds=(0,)))
+    assert by_passes == used == {"bf16"}
+
+
+def test_graphs_of_another_plan_are_captured_again(
+    executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[linear.LinearPlan, graphs.Graphs | None]] = []
+
+    def capture(executor: Executor, config: EngineConfig) -> graphs.Graphs:
+        seen.append((executor.model.linear_plan, executor.graphs))
+        return graphs.Graphs()
+
+    monkeypatch.setattr(graphs, "capture", capture)
+    plan = replace(executor.model.linear_plan, own=frozenset({(4, 4)}))
+    executor.use(plan)
+    assert seen == []
+    executor.graphs = first = graphs.Graphs()
+    executor.use(plan)
+    assert executor.graphs is first
+    executor.use(replace(plan, own=frozenset()))
+    assert seen == [(replace(plan, own=frozenset()), None)]
+    assert executor.graphs is not first
