@@ -14,7 +14,7 @@ from adjudge.device import Device, open_device
 from adjudge.engine import open_model
 from adjudge.errors import ConfigError
 from adjudge.layout import ladder
-from adjudge.memory import plan
+from adjudge.memory import PARTS, plan
 from adjudge.service.keys import load_keys
 from adjudge.service.listener import bind
 
@@ -54,9 +54,9 @@ def _model(name: str, config: EngineConfig) -> dict[str, Any]:
         item_bytes=device.dtype.itemsize,
         budget=_budget_bytes(device, config),
     )
-    parts = {"weights": memory.weights, "activations": memory.activations, "chunks": memory.chunks}
-    if device.is_cuda:
-        parts |= {"graphs": memory.graphs, "libraries": memory.libraries}
+    parts = {part: getattr(memory, part) for part in PARTS}
+    if not device.is_cuda:
+        del parts["beside"], parts["graphs"], parts["libraries"]
     needed = sum(parts.values())
     if needed > memory.budget:
         raise ConfigError(

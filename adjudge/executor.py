@@ -68,7 +68,7 @@ class Executor:
         from adjudge import graphs, memory, self_check
 
         device = open_device(config)
-        memory.check(checkpoint.text_config, config, device)
+        planned = memory.check(checkpoint.text_config, config, device)
         with guarded(device):
             model = Qwen3_5.load(
                 checkpoint.text_config,
@@ -77,6 +77,8 @@ class Executor:
                 dtype=device.dtype,
                 progress=progress,
             )
+            if planned is not None:
+                memory.reserve(planned, device, model.beside)
             heads = Heads.of(checkpoint, device=device.torch_device, dtype=device.dtype)
             made = cls(model, heads, device, tile_height(model, device), config)
             if config.self_check:

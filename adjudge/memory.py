@@ -1,34 +1,66 @@
-"""What an engine will take of a device's memory, printed and refused before it is allocated."""
+"""What an engine will take of a device's memory, printed and refused before it is allocated.
+
+Legend: H hidden size, I intermediate size.
+"""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
 from adjudge.checkpoint import TextConfig
-from adjudge.checkpoint.text_config import FULL
+from adjudge.checkpoint.tensor_names import text_tensors
 from adjudge.config import EngineConfig
 from adjudge.device import Device
 from adjudge.errors import DeviceError
 from adjudge.forest import CHUNK
-from adjudge.layout import ladder
+from adjudge.layout import Bucket, ladder
+from adjudge.ops.beside import Beside
 
 LOG = logging.getLogger("adjudge.memory")
 GIB = 1 << 30
 
 LIBRARY_BYTES = GIB
-"""CUDA context, kernels, cuBLASLt's workspace, and what the allocator loses to its block sizes."""
+"""CUDA context and kernels (about half of it, which torch does not count), cuBLASLt's workspaces,
+the products of a readout and its label rows."""
+
+GRAPH_LAYER_BYTES = 64 << 10
+"""What the driver may keep of one layer of a graph: 4 KiB for each of sixteen kernels."""
+
+CHECKED_ROWS = 2048
+"""Rows of a pass that needs as much as the self-check, which does not go by `max_batch_tokens`."""
+
+TABLE_BYTES = 64
+"""Of the integers that a pass's tables hold for one row."""
+
+ROWS_OF_A_CHUNK = 20
+ROWS_OF_A_STATE = 128
+"""Rows of the largest pass for each chunk and each kept state of the delta rule that it may have.
+38-token candidates that fork anywhere have about 24 rows a chunk; a pass of shorter ones takes
+more than its plan, and fails alone on a device that has no more."""
+
+
+PARTS = ("weights", "activations", "beside", "chunks", "graphs", "libraries")
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes: the model's weights; the largest pass's activations and keys; its delta-rule chunks
-    and states; the graphs' tables; and what the libraries take. budget: all that may be used."""
+    """Bytes. weights: the model's parameters and rotary tables; activations: what the largest
+    pass's rows need where they need most; beside: what it makes on a second stream, which has
+    memory of its own; chunks: its delta rule's scratch and states; graphs: a pass of the largest
+    bucket, which all captured passes share, their results and the driver's part; libraries: see
+    LIBRARY_BYTES. budget: all that may be used.
+
+    A pass never has its activations and its chunks at their most at once; that slack is what
+    the allocator loses to block sizes and to passes of changing size.
+    """
 
     weights: int
     activations: int
+    beside: int
     chunks: int
     graphs: int
     libraries: int
@@ -36,14 +68,11 @@ class MemoryPlan:
 
     @property
     def total(self) -> int:
-        return self.weights + self.activations + self.chunks + self.graphs + self.libraries
+        return sum(getattr(self, name) for name in PARTS)
 
     def lines(self) -> list[str]:
         """One line a part, for a person."""
-        parts = [
-            (name, getattr(self, name))
-            for name in ("weights", "activations", "chunks", "graphs", "libraries", "total")
-        ]
+        parts = [(name, getattr(self, name)) for name in (*PARTS, "total")]
         return [
             f"{name:12} {size / GIB:7.2f} GiB" for name, size in [*parts, ("budget", self.budget)]
         ]
@@ -51,56 +80,112 @@ class MemoryPlan:
 
 def plan(model: TextConfig, config: EngineConfig, *, item_bytes: int, budget: int) -> MemoryPlan:
     """The plan of a pass of `max_batch_tokens` rows. item_bytes: of a weight."""
-    rows = config.max_batch_tokens
-    hidden, inner = model.hidden_size, model.intermediate_size
-    heads, keys = model.num_attention_heads, model.num_key_value_heads
-    value_heads, key_heads = model.linear_num_value_heads, model.linear_num_key_heads
-    key_dim, value_dim = model.linear_key_head_dim, model.linear_value_head_dim
-    in_proj = model.conv_channels + model.value_width + 2 * value_heads
-    qkv = (2 * heads + 2 * keys) * model.head_dim
-    mlp = 3 * hidden * inner
-    delta = hidden * (in_proj + model.value_width) + 5 * model.conv_channels
-    attention = hidden * (qkv + heads * model.head_dim)
-    full = sum(kind == FULL for kind in model.layer_types)
-    layers = len(model.layer_types)
-    weights = layers * mlp + (layers - full) * delta + full * attention
-    weights += model.vocab_size * hidden
-    # Residual, normed row and projection live together with the widest intermediate of a layer.
-    widest = max(3 * inner, in_proj + 2 * model.value_width, qkv + 2 * heads * model.head_dim)
-    activations = rows * (4 * hidden + widest) * item_bytes
-    num_chunks = rows // CHUNK + rows // 40
-    per_chunk = CHUNK * (2 * key_heads * key_dim + value_heads * (value_dim + 2 * CHUNK))
-    per_chunk = per_chunk * item_bytes + value_heads * CHUNK * (2 + 16) * 4
-    states = min(num_chunks, 64) * value_heads * key_dim * value_dim * 4
-    buckets = ladder(rows) if config.graphs else ()
-    graphs = sum(bucket.rows * 64 + 2 * bucket.chunks * hidden for bucket in buckets)
+    rows = max(config.max_batch_tokens, CHECKED_ROWS)
+    num_chunks, num_states = rows // ROWS_OF_A_CHUNK, rows // ROWS_OF_A_STATE
+    graphs = 0
+    buckets = ladder(config.max_batch_tokens) if config.graphs else ()
+    if buckets:
+        graphs = _activations(model, buckets[-1].rows, item_bytes)
+        graphs += _beside(model, buckets[-1].rows, item_bytes)
+        graphs += _chunks(model, buckets[-1].chunks, buckets[-1].chunks + 1, item_bytes)
+        graphs += sum(_of_a_graph(model, bucket, item_bytes) for bucket in buckets)
     return MemoryPlan(
-        weights=weights * item_bytes,
-        activations=activations,
-        chunks=num_chunks * per_chunk + states,
-        graphs=graphs + (2 << 30 if buckets else 0) // 2,
+        weights=_weights(model, item_bytes),
+        activations=_activations(model, rows, item_bytes),
+        beside=_beside(model, rows, item_bytes),
+        chunks=_chunks(model, num_chunks, num_states, item_bytes),
+        graphs=graphs,
         libraries=LIBRARY_BYTES,
         budget=budget,
     )
+
+
+def _weights(model: TextConfig, item_bytes: int) -> int:
+    """Every tensor that is loaded, and cos and sin of every position."""
+    values = sum(
+        prod(shape)
+        for name, shape in text_tensors(model).items()
+        if not name.startswith("lm_head.")
+    )
+    return (values + model.max_position_embeddings * model.rotary_dim) * item_bytes
+
+
+def _activations(model: TextConfig, rows: int, item_bytes: int) -> int:
+    """A layer's most: residual, normed row and last delta (3 H), and the widest of its parts."""
+    hidden, head = model.hidden_size, model.head_dim
+    heads, keys = model.num_attention_heads, model.num_key_value_heads
+    widest = max(
+        # gate | up and their product
+        3 * model.intermediate_size,
+        # q | k | v | z | b | a, the rule's output, that gated, and the mixer's delta
+        model.conv_channels + 3 * model.value_width + 2 * model.linear_num_value_heads + hidden,
+        # queries and gates | keys | values; turned queries and keys; output; the mixer's delta
+        (4 * heads + 3 * keys) * head + hidden,
+    )
+    return rows * ((3 * hidden + widest) * item_bytes + TABLE_BYTES)
+
+
+def _beside(model: TextConfig, rows: int, item_bytes: int) -> int:
+    """The gate z of one layer's output."""
+    return rows * model.value_width * item_bytes
+
+
+def _chunks(model: TextConfig, num_chunks: int, num_states: int, item_bytes: int) -> int:
+    """The delta rule's scratch in one layer: see ops.triton_delta."""
+    values, keys = model.linear_num_value_heads, model.linear_num_key_heads
+    key_dim, value_dim = model.linear_key_head_dim, model.linear_value_head_dim
+    # q and k of a key head; v, the pair products and the inverse of a value head; FP32 of a value
+    # head: gate, beta, and 16 x 16 blocks of the inverse.
+    items = CHUNK * (2 * keys * key_dim + values * (value_dim + 2 * CHUNK))
+    floats = CHUNK * values * (2 + 16)
+    state_floats = values * key_dim * value_dim
+    return num_chunks * (items * item_bytes + floats * 4) + num_states * state_floats * 4
+
+
+def _of_a_graph(model: TextConfig, bucket: Bucket, item_bytes: int) -> int:
+    """Tables, the driver's part, and the result with the block of [rows, H] that it is cut from."""
+    result = bucket.rows * model.hidden_size * item_bytes
+    return result + bucket.rows * TABLE_BYTES + model.num_hidden_layers * GRAPH_LAYER_BYTES
 
 
 def check(model: TextConfig, config: EngineConfig, device: Device) -> MemoryPlan | None:
     """Prints the plan; on a CPU there is none. Raises DeviceError if it does not fit."""
     if not device.is_cuda:
         return None
-    _, total = torch.cuda.mem_get_info(device.torch_device)
+    free, total = torch.cuda.mem_get_info(device.torch_device)
+    share = int(total * config.gpu_memory_fraction)
     made = plan(
         model,
         config,
         item_bytes=device.dtype.itemsize,
-        budget=int(total * config.gpu_memory_fraction),
+        budget=min(free, share - torch.cuda.memory_reserved(device.torch_device)),
     )
     for line in made.lines():
         LOG.info(line)
     if made.total > made.budget:
         raise DeviceError(
             f"the model needs {made.total / GIB:.1f} GiB and may take {made.budget / GIB:.1f} GiB "
-            f"of {device.name}; lower max_batch_tokens (now {config.max_batch_tokens}), raise "
-            "gpu_memory_fraction, or use a larger device"
+            f"of {device.name}, where {free / GIB:.1f} GiB are free; lower max_batch_tokens (now "
+            f"{config.max_batch_tokens}), raise gpu_memory_fraction, or use a larger device"
         )
     return made
+
+
+def reserve(planned: MemoryPlan, device: Device, beside: Beside) -> None:
+    """Has the allocator take the largest pass's share from the driver in one piece a stream.
+
+    Passes of any size are then cut from it, where each larger one would take new memory beside
+    what smaller ones left. Raises DeviceError if something else has taken that memory.
+    """
+    size = planned.activations + planned.chunks
+    torch.cuda.empty_cache()
+    try:
+        torch.empty(size, dtype=torch.uint8, device=device.torch_device)
+        with beside.begin():
+            torch.empty(planned.beside, dtype=torch.uint8, device=device.torch_device)
+    except torch.OutOfMemoryError as error:
+        size += planned.beside
+        raise DeviceError(
+            f"the largest pass needs {size / GIB:.1f} GiB of {device.name} beside the weights, and "
+            "something else has taken them since the start; free the device"
+        ) from error

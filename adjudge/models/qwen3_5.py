@@ -113,8 +113,9 @@ class Qwen3_5:  # noqa: N801
             if last:
                 x_RH = x_RH[tables.readout_rows_Q]
             x_RH, normed_RH = add_rms_norm(x_RH, delta_RH, layer.norm2_H, eps=eps)
-            inner_RI = silu_mul(layer.gate_up(normed_RH, self.linear_plan))
-            delta_RH = layer.down(inner_RI, self.linear_plan)
+            delta_RH = layer.down(
+                silu_mul(layer.gate_up(normed_RH, self.linear_plan)), self.linear_plan
+            )
         return add_rms_norm(x_RH, delta_RH, self.norm_H, eps=eps)[1]
 
     @property
