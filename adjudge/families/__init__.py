@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from adjudge.families.about import About
 
 if TYPE_CHECKING:
     import numpy as np
@@ -120,6 +122,7 @@ class Encoder(Protocol):
 class Family(Protocol):
     """The contract of a family. An instance belongs to one loaded checkpoint."""
 
+    about: ClassVar[About]
     card: ModelCard
     limits: Limits
 

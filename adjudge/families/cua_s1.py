@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from adjudge.families import Compiled, Encoder, Limits, ModelCard, Prompt, Readout
+from adjudge.families.about import About, Release
 from adjudge.families.answers import choice_answer
 from adjudge.families.calibration import entropy_certainty, softmax
-from adjudge.families.labels import checked_label_ids, read_labels
+from adjudge.families.labels import answer_each, checked_label_ids, one_prompt_each
 from adjudge.families.limits import card_names, check_request
 from adjudge.families.text import json_text, plain_text
-from adjudge.wire import Answer, Choice, Request, Response, Text, Usage
+from adjudge.wire import Choice, ChoiceAnswer, Request, Response, Text, Usage
 
 SYSTEM = (
     "You are a one-pass computer-use decision model. You are shown the current state of a screen "
@@ -35,6 +36,21 @@ CLOSING = "Answer with a single letter.<|im_end|>\n<|im_start|>assistant\n<think
 
 class CuaS1:
     """The family on one checkpoint. card.calibration: nothing."""
+
+    about = About(
+        prompts="one a question, in a chat turn that leaves the thinking block open",
+        labels="the letters A to Z, rounded as the model's own head rounds; no temperature",
+        folder="a PEFT adapter in `text/`",
+        releases=(
+            Release(
+                name="cua-ai/cua-s1-4b-0.2",
+                revision="16818868b0cc7813808aae4e87b417657046ab79",
+                geometry="4b",
+                base="Qwen/Qwen3.5-4B",
+                base_revision="851bf6e806efd8d0a36b00ddf55e13ccb7b8cd0a",
+            ),
+        ),
+    )
 
     def __init__(self, card: ModelCard, encoder: Encoder, limits: Limits | None = None) -> None:
         self.card = card
@@ -58,7 +74,7 @@ class CuaS1:
         check_request(request, self.limits, self._names)
         state = plain_text(request.state) if request.state else json_text(request.state)
         screen = f"{TASK}{state}\n\n"
-        prompts = [
+        prompts = (
             Prompt(
                 (f"{OPENING}{_goal(question.instructions)}", screen, _options(question)),
                 Readout(self._ids[: len(question.criteria)], True, request.diagnostics),
@@ -66,9 +82,8 @@ class CuaS1:
             )
             for name, question in request.questions.items()
             if isinstance(question, Choice)
-        ]
-        questions = {prompt.question: range(i, i + 1) for i, prompt in enumerate(prompts)}
-        return Compiled(request, tuple(prompts), questions)
+        )
+        return one_prompt_each(request, prompts)
 
     def answer(
         self,
@@ -77,24 +92,17 @@ class CuaS1:
         prompt_tokens: Sequence[int],
         metadata: Mapping[str, Any],
     ) -> Response:
-        answers: dict[str, Answer] = {}
-        for prompt, row in zip(compiled.prompts, logits, strict=True):
-            question = compiled.request.questions[prompt.question]
-            assert isinstance(question, Choice)  # noqa: S101 -- compile lets nothing else through
-            values, mass = read_labels(row, prompt.readout)
-            probabilities = softmax(values)
-            answers[prompt.question] = choice_answer(
-                question,
-                probabilities,
-                confidence=entropy_certainty(probabilities),
-                extra={} if mass is None else {"x_label_mass": mass},
-            )
         return Response(
             model=self._model,
-            answers=answers,
+            answers=answer_each(compiled, logits, _answer),
             usage=Usage(input_tokens=sum(prompt_tokens)),
             metadata=metadata,
         )
+
+
+def _answer(question: Choice, logits: list[float], extra: dict[str, Any]) -> ChoiceAnswer:
+    p = softmax(logits)
+    return choice_answer(question, p, confidence=entropy_certainty(p), extra=extra)
 
 
 def _goal(instructions: Text | None) -> str:

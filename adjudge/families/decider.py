@@ -17,6 +17,7 @@ import numpy as np
 
 from adjudge.errors import Detail, InvalidRequest
 from adjudge.families import Compiled, Encoder, Limits, ModelCard, Prompt, Readout
+from adjudge.families.about import About, Release
 from adjudge.families.answers import choice_answer, score_answer
 from adjudge.families.calibration import (
     checked_temperature,
@@ -72,6 +73,21 @@ class _Tokens:
 class Decider:
     """The family on one checkpoint. card.calibration: {"temperature_by_type": {choice, noul,
     score}}, each finite and above 0."""
+
+    about = About(
+        prompts="one a choice or noul, one a level of a score; state and question are tokenised "
+        "apart, without a chat turn",
+        labels="A to Z, then two-letter tokens AA to JT, rounded as the model's own head rounds; "
+        "a temperature for each kind, probabilities rounded to 4 decimals",
+        folder="a model with `decider_config.json`, without an adapter",
+        releases=(
+            Release(
+                name="Mapika/decider-2b",
+                revision="533964dae8be954c5b5e19fa4948e48408094c1e",
+                geometry="2b",
+            ),
+        ),
+    )
 
     def __init__(self, card: ModelCard, encoder: Encoder, limits: Limits | None = None) -> None:
         self.card = card

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from adjudge.families import Compiled, Encoder, Limits, ModelCard, Prompt, Readout
+from adjudge.families.about import About, Release
 from adjudge.families.answers import choice_answer, score_answer
 from adjudge.families.calibration import checked_temperature, level_mean, softmax
-from adjudge.families.labels import checked_label_ids, read_labels
+from adjudge.families.labels import answer_each, checked_label_ids, one_prompt_each
 from adjudge.families.limits import card_names, check_request
 from adjudge.wire import (
     Answer,
@@ -48,6 +49,22 @@ CLOSING = (
 
 class Jemm:
     """The family on one checkpoint. card.calibration: {"temperature": finite, above 0}."""
+
+    about = About(
+        prompts="one a question, in a chat turn with a closed thinking block",
+        labels="the letters A to Z, then 0 to 5, in FP32; one temperature for all kinds",
+        folder="a PEFT adapter beside `decision_config.json`",
+        releases=(
+            Release(
+                name="MaestroYan/JEMM",
+                revision="76e3c209e8441fa658221c7ba2725bad2f811176",
+                geometry="27b",
+                base="Qwen/Qwen3.8-27B",
+                base_revision="1d4bf0f2ff6012fd82039f2fa52739d0dd7c60c0",
+            ),
+        ),
+        unmerged=True,
+    )
 
     def __init__(self, card: ModelCard, encoder: Encoder, limits: Limits | None = None) -> None:
         self.card = card
@@ -84,8 +101,7 @@ class Jemm:
             readout = Readout(self._ids[: len(candidates)], mass=request.diagnostics)
             listed = f"Candidates:\n{''.join(lines)}\n{CLOSING}"
             prompts.append(Prompt((context, asked, listed), readout, name))
-        questions = {prompt.question: range(i, i + 1) for i, prompt in enumerate(prompts)}
-        return Compiled(request, tuple(prompts), questions)
+        return one_prompt_each(request, prompts)
 
     def answer(
         self,
@@ -94,30 +110,22 @@ class Jemm:
         prompt_tokens: Sequence[int],
         metadata: Mapping[str, Any],
     ) -> Response:
-        answers: dict[str, Answer] = {}
-        for prompt, row in zip(compiled.prompts, logits, strict=True):
-            values, mass = read_labels(row, prompt.readout)
-            answers[prompt.question] = _answer(
-                compiled.request.questions[prompt.question],
-                softmax(values, self._temperature),
-                {} if mass is None else {"x_label_mass": mass},
-            )
         return Response(
             model=self.card.name,
-            answers=answers,
+            answers=answer_each(compiled, logits, self._answer),
             usage=Usage(input_tokens=sum(prompt_tokens)),
             metadata={"temperature": self._temperature, **metadata},
         )
 
-
-def _answer(question: Question, p: list[float], extra: dict[str, Any]) -> Answer:
-    if isinstance(question, Noul):
-        return NoulAnswer(noul=p[0], extra=extra)
-    if isinstance(question, Choice):
-        return choice_answer(question, p, confidence=max(p), extra=extra)
-    return score_answer(
-        question, p, confidence=max(p), extra={"x_expected_value": level_mean(p), **extra}
-    )
+    def _answer(self, question: Question, logits: list[float], extra: dict[str, Any]) -> Answer:
+        p = softmax(logits, self._temperature)
+        if isinstance(question, Noul):
+            return NoulAnswer(noul=p[0], extra=extra)
+        if isinstance(question, Choice):
+            return choice_answer(question, p, confidence=max(p), extra=extra)
+        return score_answer(
+            question, p, confidence=max(p), extra={"x_expected_value": level_mean(p), **extra}
+        )
 
 
 def _state(state: Text) -> str:

@@ -19,6 +19,7 @@ import numpy as np
 
 from adjudge.errors import CheckpointError
 from adjudge.families import Compiled, Encoder, Limits, ModelCard, Prompt, Readout
+from adjudge.families.about import About, Release
 from adjudge.families.answers import choice_answer, score_answer
 from adjudge.families.calibration import (
     checked_temperature,
@@ -26,7 +27,12 @@ from adjudge.families.calibration import (
     score_confidence,
     softmax,
 )
-from adjudge.families.labels import checked_label_ids, letter_labels, read_labels
+from adjudge.families.labels import (
+    answer_each,
+    checked_label_ids,
+    letter_labels,
+    one_prompt_each,
+)
 from adjudge.families.limits import card_names, check_request
 from adjudge.families.text import plain_text
 from adjudge.wire import (
@@ -59,6 +65,21 @@ class JevVl:
     card.calibration: {"temperatures": {noul, score, choice}, "verbalizer_ids": 24 token ids,
     "biases": 24 numbers}, both in slot order.
     """
+
+    about = About(
+        prompts="one a question, raw text without a chat turn",
+        labels="A to Z, then AA …, or false and true, or 0 to 5, in FP32, with a bias for each "
+        "of the 24 that were trained; a temperature for each kind",
+        folder="a model with `calibration.json`, and in `adapter_vllm/` a PEFT adapter that also "
+        "changes the LM head, with `decision_head.json`",
+        releases=(
+            Release(
+                name="autotrust/JEV-27B-VL",
+                revision="f34b598d4ef4bcefd337bee8d8e7ddd3b7733ccc",
+                geometry="27b",
+            ),
+        ),
+    )
 
     def __init__(self, card: ModelCard, encoder: Encoder, limits: Limits | None = None) -> None:
         self.card = card
@@ -120,8 +141,7 @@ class JevVl:
             )
             readout = Readout(self._ids[kind][: len(lines)], mass=request.diagnostics)
             prompts.append(Prompt(segments, readout, name))
-        questions = {prompt.question: range(i, i + 1) for i, prompt in enumerate(prompts)}
-        return Compiled(request, tuple(prompts), questions)
+        return one_prompt_each(request, prompts)
 
     def answer(
         self,
@@ -130,23 +150,22 @@ class JevVl:
         prompt_tokens: Sequence[int],
         metadata: Mapping[str, Any],
     ) -> Response:
-        answers: dict[str, Answer] = {}
-        for prompt, row in zip(compiled.prompts, logits, strict=True):
-            question = compiled.request.questions[prompt.question]
-            kind = kind_of(question)
-            values, mass = read_labels(row, prompt.readout)
-            biased = [value + bias for value, bias in zip(values, self._biases[kind], strict=False)]
-            answers[prompt.question] = _answer(
-                question,
-                softmax(biased, self._temperatures[kind]),
-                {} if mass is None else {"x_label_mass": mass},
-            )
         return Response(
             model=self.card.name,
-            answers=answers,
+            answers=answer_each(compiled, logits, self._answer),
             usage=Usage(input_tokens=sum(prompt_tokens)),
             metadata={"temperatures": self._temperatures, **metadata},
         )
+
+    def _answer(self, question: Question, logits: list[float], extra: dict[str, Any]) -> Answer:
+        kind = kind_of(question)
+        biased = [value + bias for value, bias in zip(logits, self._biases[kind], strict=False)]
+        p = softmax(biased, self._temperatures[kind])
+        if isinstance(question, Noul):
+            return NoulAnswer(noul=p[1], extra=extra)
+        if isinstance(question, Choice):
+            return choice_answer(question, p, confidence=choice_confidence(p), extra=extra)
+        return score_answer(question, p, confidence=score_confidence(p), extra=extra)
 
     def _spelled(self, question: Question) -> tuple[str, str, list[str]]:
         """Kind, question text and option lines."""
@@ -189,11 +208,3 @@ def _slots(card: ModelCard) -> dict[int, float]:
 def _with_lines(asked: str, described: Any) -> str:
     lines = [f"{label}: {text}" for label, text in described]
     return "\n".join([asked, *lines] if asked else lines)
-
-
-def _answer(question: Question, p: list[float], extra: dict[str, Any]) -> Answer:
-    if isinstance(question, Noul):
-        return NoulAnswer(noul=p[1], extra=extra)
-    if isinstance(question, Choice):
-        return choice_answer(question, p, confidence=choice_confidence(p), extra=extra)
-    return score_answer(question, p, confidence=score_confidence(p), extra=extra)

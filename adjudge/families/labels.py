@@ -1,15 +1,20 @@
-"""Families that read label rows: which tokens the labels are, and what their logits say."""
+"""Families that read label rows: which tokens the labels are, and what their logits say.
+
+Most of them make one prompt of a question: `one_prompt_each` and `answer_each` are theirs.
+"""
 
 from __future__ import annotations
 
 import math
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from adjudge.errors import CheckpointError
-from adjudge.families import Encoder, Readout
+from adjudge.families import Compiled, Encoder, Prompt, Readout
+from adjudge.wire import Answer, Question, Request
 
 
 def checked_label_ids(encoder: Encoder, labels: Sequence[str], ending: str) -> tuple[int, ...]:
@@ -66,3 +71,30 @@ def read_labels(logits: np.ndarray, readout: Readout) -> tuple[list[float], floa
         return values, None
     *labels, total = values
     return labels, min(1.0, math.fsum(math.exp(value - total) for value in labels))
+
+
+def one_prompt_each(request: Request, prompts: Iterable[Prompt]) -> Compiled:
+    """A request of which each question is one prompt, in request order."""
+    made = tuple(prompts)
+    return Compiled(
+        request, made, {prompt.question: range(i, i + 1) for i, prompt in enumerate(made)}
+    )
+
+
+def answer_each(
+    compiled: Compiled,
+    logits: Sequence[np.ndarray],
+    answer: Callable[[Any, list[float], dict[str, Any]], Answer],
+) -> dict[str, Answer]:
+    """Answers by question, for what `one_prompt_each` made.
+
+    answer: gets the question, its label logits, and `x_label_mass` where it was read.
+    """
+    answers: dict[str, Answer] = {}
+    for prompt, row in zip(compiled.prompts, logits, strict=True):
+        values, mass = read_labels(row, prompt.readout)
+        question: Question = compiled.request.questions[prompt.question]
+        answers[prompt.question] = answer(
+            question, values, {} if mass is None else {"x_label_mass": mass}
+        )
+    return answers

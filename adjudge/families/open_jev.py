@@ -15,6 +15,7 @@ import numpy as np
 
 from adjudge.errors import ConfigError
 from adjudge.families import Compiled, Encoder, Limits, ModelCard, Prompt, Readout
+from adjudge.families.about import About, Release
 from adjudge.families.answers import choice_answer, score_answer
 from adjudge.families.calibration import (
     checked_temperature,
@@ -57,6 +58,30 @@ _READOUT = Readout()
 
 class OpenJev:
     """The family on one checkpoint. card.calibration: {"temperature": finite, above 0}."""
+
+    about = About(
+        prompts="one a candidate, or one a noul, in a chat turn with a closed thinking block",
+        labels="a scoring head of one row, in FP32; one temperature for all kinds",
+        folder="`package/checkpoint/`: `model.json`, `head.pt`, `temperature.json` and a PEFT "
+        "adapter in `adapter/`",
+        releases=tuple(
+            Release(
+                name=f"ZefanCai/Open-Jev-{size}",
+                revision=revision,
+                geometry=size.partition("-")[0].lower(),
+                base=base,
+                base_revision=base_revision,
+            )
+            for size, revision, base, base_revision in (
+                ("2B", "0c7aa498b1627be8da4acf34c863ff0ee0a92785",
+                 "Qwen/Qwen3.5-2B", "15852e8c16360a2fea060d615a32b45270f8a8fc"),
+                ("9B", "47e966881e489511c0c7f5633a9e1960a676a551",
+                 "Qwen/Qwen3.5-9B", "c202236235762e1c871ad0ccb60c8ee5ba337b9a"),
+                ("27B-v1.1", "28cf73067d5b337860bbef3c85b8b82ba8730956",
+                 "Qwen/Qwen3.8-27B", "1d4bf0f2ff6012fd82039f2fa52739d0dd7c60c0"),
+            )
+        ),
+    )  # fmt: skip
 
     def __init__(self, card: ModelCard, limits: Limits | None = None) -> None:
         self.card = card

@@ -1,0 +1,32 @@
+"""What a family says of itself besides its limits, for `adjudge models` and docs/families.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """A released checkpoint by its names and commits on the model hub.
+
+    geometry: its released size; base: the model that an adapter is published without.
+    """
+
+    name: str
+    revision: str
+    geometry: str
+    base: str | None = None
+    base_revision: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """prompts: what is read, and how often; labels: what is read out at a prompt's end, and in
+    which precision; folder: the files that its release consists of; unmerged: its authors keep
+    the adapter apart from the weights."""
+
+    prompts: str
+    labels: str
+    folder: str
+    releases: tuple[Release, ...]
+    unmerged: bool = False
