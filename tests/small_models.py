@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adjudge.checkpoint.contents import Lora
+from adjudge.checkpoint.made_base import SMALL
 from adjudge.checkpoint.synthetic import RandomWeights
-from adjudge.checkpoint.text_config import FULL, LINEAR, TextConfig
+from adjudge.checkpoint.text_config import TextConfig
 from adjudge.device_tables import to_device
 from adjudge.forest import plan
 from adjudge.layout import layout
@@ -24,25 +25,18 @@ from adjudge.ops.tables import Tables
 CPU = torch.device("cpu")
 Ids = NDArray[np.int32]
 
-LIKE_2B = TextConfig(
+LIKE_2B = replace(
+    SMALL,
+    num_hidden_layers=8,
+    layer_types=SMALL.layer_types * 2,
     hidden_size=96,
     intermediate_size=176,
-    num_hidden_layers=8,
-    layer_types=(LINEAR, LINEAR, LINEAR, FULL) * 2,
-    num_attention_heads=4,
     num_key_value_heads=1,
     head_dim=64,
     linear_num_key_heads=4,
-    linear_num_value_heads=4,
     linear_key_head_dim=16,
-    linear_value_head_dim=16,
-    linear_conv_kernel_dim=4,
-    rms_norm_eps=1e-6,
-    rope_theta=1e7,
-    partial_rotary_factor=0.25,
     mrope_section=(3, 3, 2),
     vocab_size=512,
-    tie_word_embeddings=True,
     max_position_embeddings=4096,
 )
 LIKE_9B = replace(
