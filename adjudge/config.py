@@ -13,6 +13,10 @@ from adjudge.errors import ConfigError
 
 T = TypeVar("T")
 
+AdapterMode = Literal["auto", "merged", "unmerged"]
+"""What becomes of a LoRA: folded into the weights at load, or kept apart as an FP32 branch. `auto`
+is what the family's own reference does."""
+
 
 def setting(
     default: T,
@@ -37,8 +41,10 @@ class EngineConfig:
 
     model: str | None = setting(None, "model folder; without one, a demo checkpoint is made")
     base: str | None = setting(None, "folder of the base model, for a package of adapter and head")
-    adapter: Literal["merged", "unmerged"] = setting(
-        "merged", "fold a LoRA into the weights at load, or keep it as an fp32 branch"
+    adapter: AdapterMode = setting(  # noqa: RUF009 -- of strings, as good as a Literal
+        "auto",
+        "fold a LoRA into the weights at load, or keep it as an fp32 branch; auto: as the family's "
+        "authors do",
     )
     random: Literal["0.8b", "2b", "4b", "9b", "27b"] | None = setting(
         None, "random weights of this released geometry, without a file on disk"

@@ -69,6 +69,7 @@ def _model(name: str, config: EngineConfig) -> dict[str, Any]:
         "checkpoint": checkpoint.card.name,
         "family": checkpoint.card.family,
         "random_weights": checkpoint.card.random_weights,
+        "adapter": checkpoint.weights.adapter_use,
         **device.facts(),
         "max_prompt_tokens": limits.max_prompt_tokens,
         "max_batch_tokens": config.max_batch_tokens,

@@ -86,7 +86,8 @@ class Engine:
     def answer(self, work: Work, logits: Sequence[Logits], metadata: Mapping[str, Any]) -> Response:
         """Typed answers from one logits array per prompt."""
         lengths = [len(ids) for ids in work.token_ids]
-        return self.family.answer(work.compiled, logits, lengths, metadata)
+        facts = {"adapter": self.executor.adapter, **metadata}
+        return self.family.answer(work.compiled, logits, lengths, facts)
 
     @overload
     def decide(self, request: Request) -> Response: ...

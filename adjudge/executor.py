@@ -23,6 +23,7 @@ from adjudge.models.qwen3_5 import Qwen3_5
 from adjudge.ops.linear import LinearPlan
 
 if TYPE_CHECKING:
+    from adjudge.checkpoint import AdapterUse
     from adjudge.config import EngineConfig
     from adjudge.engine_door import Logits
     from adjudge.families import Readout
@@ -45,7 +46,8 @@ class Executor:
     """A model and its heads on a device.
 
     height: most queries of an attention tile there; graphs: captured passes, on a GPU;
-    findings: what the self-check said at load, ready to be shown.
+    adapter: what became of the checkpoint's adapter; findings: what the self-check said at load,
+    ready to be shown.
     """
 
     model: Qwen3_5
@@ -53,6 +55,7 @@ class Executor:
     device: Device
     height: int
     config: EngineConfig
+    adapter: AdapterUse = "none"
     graphs: Graphs | None = None
     findings: dict[str, Any] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
@@ -80,7 +83,8 @@ class Executor:
             if planned is not None:
                 memory.reserve(planned, device, model.beside)
             heads = Heads.of(checkpoint, device=device.torch_device, dtype=device.dtype)
-            made = cls(model, heads, device, tile_height(model, device), config)
+            height = tile_height(model, device)
+            made = cls(model, heads, device, height, config, checkpoint.weights.adapter_use)
             if config.self_check:
                 made.findings = self_check.at_load(made, config, progress=progress)
             if config.graphs and device.is_cuda:
@@ -129,6 +133,7 @@ class Executor:
         memory = torch.cuda.max_memory_reserved(where) >> 20 if self.device.is_cuda else None
         return {
             **self.device.facts(),
+            "adapter": self.adapter,
             **({} if memory is None else {"peak_memory_mib": memory}),
             **self.findings,
             "captures": 0 if self.graphs is None else self.graphs.num_captures,

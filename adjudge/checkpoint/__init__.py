@@ -1,6 +1,6 @@
 """Checkpoints: a folder (or a geometry's name) turned into a card, a geometry and weights."""
 
-from adjudge.checkpoint.contents import Checkpoint, Head, Lora, WeightSource
+from adjudge.checkpoint.contents import AdapterUse, Checkpoint, Head, Lora, WeightSource
 from adjudge.checkpoint.export import write_export
 from adjudge.checkpoint.opening import open_checkpoint
 from adjudge.checkpoint.synthetic import random_checkpoint
@@ -8,6 +8,7 @@ from adjudge.checkpoint.text_config import GEOMETRIES, TextConfig
 
 __all__ = [
     "GEOMETRIES",
+    "AdapterUse",
     "Checkpoint",
     "Head",
     "Lora",

@@ -6,10 +6,10 @@ so that a merge at load and a merge at export give the same bits, whatever the d
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,14 +17,9 @@ from torch import Tensor
 from adjudge.checkpoint.contents import Lora
 from adjudge.checkpoint.safetensors_file import SafetensorsFile
 from adjudge.checkpoint.tensor_names import IGNORED, canonical
+from adjudge.config import AdapterMode
 from adjudge.errors import CheckpointError
-
-AdapterMode = Literal["auto", "merged", "unmerged"]
-"""What becomes of a LoRA: added to the weights at load, or kept apart as an FP32 branch. `auto`
-is what the family's own reference does."""
-
-UNMERGED_FAMILIES = ("jemm",)
-"""Families whose authors serve the adapter unmerged, because merging it failed their tests."""
+from adjudge.families import family_class
 
 MERGE_BLOCK_ELEMENTS = 16 << 20
 PAIR_KEY = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.default)?\.weight")
@@ -32,7 +27,7 @@ PAIR_KEY = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.default)?\
 
 def is_merged(mode: AdapterMode, family: str) -> bool:
     """Whether a family's adapter is merged under this mode."""
-    return mode == "merged" or (mode == "auto" and family not in UNMERGED_FAMILIES)
+    return mode == "merged" or (mode == "auto" and not family_class(family).about.unmerged)
 
 
 class Adapter:
@@ -89,6 +84,15 @@ class Adapter:
     def names(self) -> set[str]:
         """Canonical names of the weights that have a delta."""
         return set(self._keys)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all deltas, in FP32."""
+        return sum(
+            4 * math.prod(self.file.entries[key].shape)
+            for sides in self._keys.values()
+            for key in sides.values()
+        )
 
     def key(self, name: str) -> str:
         """One of the file's keys for a weight, for messages."""

@@ -1,13 +1,22 @@
-"""What a base model's folder says besides its weights: its tokenizer, its revision."""
+"""What a base model's folder says besides its weights: tokenizer, revision, whether it is made."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+from adjudge.checkpoint.json_file import read_object
 from adjudge.errors import CheckpointError
 
 COMMIT = re.compile("[0-9a-f]{40}")
+RANDOM_KEY = "adjudge_random_weights"
+"""In the config.json of a model that was made here: true, its weights are random."""
+
+
+def has_random_weights(folder: Path) -> bool:
+    """Whether the model in this folder says that it was made here, not trained."""
+    path = folder / "config.json"
+    return path.is_file() and read_object(path).get(RANDOM_KEY) is True
 
 
 def tokenizer_file(folder: Path) -> Path:

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from adjudge.checkpoint.text_config import TextConfig
 from adjudge.families import ModelCard
+
+AdapterUse = Literal["merged", "unmerged", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,16 @@ class WeightSource(Protocol):
 
     def names(self) -> set[str]:
         """Canonical names of the text model's tensors in this source."""
+        ...
+
+    @property
+    def adapter_use(self) -> AdapterUse:
+        """What became of the adapter: `none` where the source has none apart from its weights."""
+        ...
+
+    @property
+    def delta_bytes(self) -> int:
+        """Bytes of the deltas that are kept apart, in FP32."""
         ...
 
     def deltas(self) -> set[str]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from torch import Tensor
 
-from adjudge.checkpoint.adapter import Adapter, AdapterMode, is_merged
+from adjudge.checkpoint.adapter import Adapter, is_merged
 from adjudge.checkpoint.atomic_folder import atomic_folder
 from adjudge.checkpoint.base_folder import tokenizer_file
 from adjudge.checkpoint.contents import Checkpoint, Lora
@@ -38,6 +38,7 @@ from adjudge.checkpoint.safetensors_writer import (
 from adjudge.checkpoint.tensor_names import text_tensors
 from adjudge.checkpoint.text_config import TextConfig
 from adjudge.checkpoint.weights import FolderWeights
+from adjudge.config import AdapterMode
 from adjudge.errors import CheckpointError
 from adjudge.families import FAMILIES, ModelCard
 from adjudge.progress import Progress

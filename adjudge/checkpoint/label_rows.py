@@ -13,11 +13,11 @@ other answers to the family's name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adjudge.checkpoint.adapter import AdapterMode, is_merged
+from adjudge.checkpoint.adapter import is_merged
 from adjudge.checkpoint.base_folder import downloaded_revision, needed_base, tokenizer_file
 from adjudge.checkpoint.contents import Checkpoint
 from adjudge.checkpoint.json_file import Fields
@@ -26,7 +26,9 @@ from adjudge.checkpoint.safetensors_file import open_shards
 from adjudge.checkpoint.tensor_names import text_tensors
 from adjudge.checkpoint.text_config import GEOMETRIES, TextConfig
 from adjudge.checkpoint.weights import FolderWeights
-from adjudge.families import ModelCard
+from adjudge.config import AdapterMode
+from adjudge.families import ModelCard, family_class
+from adjudge.families.about import Release
 
 KINDS = ("choice", "noul", "score")
 SLOTS = {"noul": [0, 2], "score": [2, 8], "choice": [8, 24]}
@@ -41,37 +43,6 @@ DECIDER_OPTIONS: dict[str, object] = {
     "max_options": 255,
 }
 """What the family computes, besides isolated_levels; a checkpoint with another value is refused."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
-    """What a family's files leave unsaid. base: of an adapter that is published alone."""
-
-    name: str
-    geometry: str
-    max_prompt_tokens: int
-    base: str | None = None
-    base_revision: str | None = None
-
-
-RELEASES = {
-    "cua_s1": Release(
-        name="cua-ai/cua-s1-4b-0.2",
-        geometry="4b",
-        max_prompt_tokens=16_384,
-        base="Qwen/Qwen3.5-4B",
-        base_revision="851bf6e806efd8d0a36b00ddf55e13ccb7b8cd0a",
-    ),
-    "decider": Release(name="Mapika/decider-2b", geometry="2b", max_prompt_tokens=36_864),
-    "jemm": Release(
-        name="MaestroYan/JEMM",
-        geometry="27b",
-        max_prompt_tokens=8192,
-        base="Qwen/Qwen3.8-27B",
-        base_revision="1d4bf0f2ff6012fd82039f2fa52739d0dd7c60c0",
-    ),
-    "jev_vl": Release(name="autotrust/JEV-27B-VL", geometry="27b", max_prompt_tokens=16_384),
-}
 
 
 def open_cua_s1(folder: Path, base: Path | None, mode: AdapterMode) -> Checkpoint:
@@ -120,8 +91,15 @@ def _temperature(fields: Fields, kind: str) -> float:
     return fields.positive("temperature")
 
 
+def _release(family: str) -> Release:
+    """The one release of a family that reads label rows."""
+    (found,) = family_class(family).about.releases
+    release: Release = found
+    return release
+
+
 def _base(family: str, folder: Path, base: Path | None) -> Path:
-    release = RELEASES[family]
+    release = _release(family)
     return needed_base(base, folder, f"{release.base}", f"{release.base_revision}")
 
 
@@ -135,21 +113,22 @@ def _checkpoint(
     described: Path,
 ) -> Checkpoint:
     """described: the file whose download tells the revision of what was trained."""
-    release = RELEASES[family]
+    release = _release(family)
     config = TextConfig.of(base)
     released = config == GEOMETRIES[release.geometry]
     deltas = None if adapter is None else open_peft_adapter(adapter, text_tensors(config))
+    card = ModelCard(
+        name=release.name if released else family.replace("_", "-"),
+        family=family,
+        aliases=(release.name.rpartition("/")[2],) if released else (),
+        base=release.base if released else None,
+        base_revision=release.base_revision if released else None,
+        revision=downloaded_revision(described),
+        calibration=calibration,
+    )
+    limits = family_class(family).limits_for(card)
     return Checkpoint(
-        card=ModelCard(
-            name=release.name if released else family.replace("_", "-"),
-            family=family,
-            aliases=(release.name.rpartition("/")[2],) if released else (),
-            base=release.base if released else None,
-            base_revision=release.base_revision if released else None,
-            revision=downloaded_revision(described),
-            max_prompt_tokens=release.max_prompt_tokens,
-            calibration=calibration,
-        ),
+        card=replace(card, max_prompt_tokens=limits.max_prompt_tokens),
         text_config=config,
         weights=FolderWeights(
             open_shards(base),

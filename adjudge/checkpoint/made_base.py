@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from adjudge.checkpoint.base_folder import RANDOM_KEY
 from adjudge.checkpoint.contents import Lora
 from adjudge.checkpoint.export import adapter_tensors, write_json, write_tensors
 from adjudge.checkpoint.safetensors_writer import write_sharded
@@ -121,6 +122,7 @@ def base_config(config: TextConfig, dtype: torch.dtype) -> Mapping[str, Any]:
         "architectures": ["Qwen3_5ForConditionalGeneration"],
         "model_type": "qwen3_5",
         "image_token_id": 248_056,
+        RANDOM_KEY: True,
         "tie_word_embeddings": text.pop("tie_word_embeddings"),
         "text_config": text | {"dtype": str(dtype).removeprefix("torch.")},
         "vision_config": {"model_type": "qwen3_5_vision"},

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from adjudge.checkpoint.adapter import merge
 from adjudge.checkpoint.atomic_folder import atomic_folder
+from adjudge.checkpoint.base_folder import RANDOM_KEY
 from adjudge.checkpoint.export import write_export, write_json
 from adjudge.checkpoint.head_file import head_tensors
 from adjudge.checkpoint.made_base import ROWS, Made, small_config, write_adapter, write_base
@@ -71,9 +72,7 @@ def write_checkpoint(
         with tempfile.TemporaryDirectory() as scratch:
             package = Path(scratch) / "package"
             _write(package, family, "package", made, tokenizer, max_length, shard_bytes)
-            opened = open_checkpoint(package)
-            card = replace(opened.card, random_weights=True)
-            return write_export(replace(opened, card=card), target, shard_bytes=shard_bytes)
+            return write_export(open_checkpoint(package), target, shard_bytes=shard_bytes)
     _write(target, family, layout, made, tokenizer, max_length, shard_bytes)
     return target
 
@@ -128,7 +127,7 @@ def _write_merged(folder: Path, made: Made, max_length: int, shard_bytes: int) -
         return merge(stored, deltas[name], made.dtype) if name in deltas else stored.to(made.dtype)
 
     write_sharded(folder, plan, tensor, shard_bytes=shard_bytes)
-    write_json(folder / "config.json", made.config.to_json())
+    write_json(folder / "config.json", made.config.to_json() | {RANDOM_KEY: True})
     head = random_head(made.config.hidden_size, seed=made.seed)
     described = {
         "format": MERGED_FORMAT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from adjudge.checkpoint.adapter import AdapterMode, is_merged
+from adjudge.checkpoint.adapter import is_merged
 from adjudge.checkpoint.base_folder import downloaded_revision, needed_base, tokenizer_file
 from adjudge.checkpoint.contents import Checkpoint
 from adjudge.checkpoint.head_file import head_from_numbers, read_torch_head
@@ -14,19 +14,16 @@ from adjudge.checkpoint.safetensors_file import open_shards
 from adjudge.checkpoint.tensor_names import text_tensors
 from adjudge.checkpoint.text_config import TextConfig
 from adjudge.checkpoint.weights import FolderWeights
+from adjudge.config import AdapterMode
 from adjudge.families import ModelCard
-from adjudge.families.open_jev import MAX_PROMPT_TOKENS, METHOD
+from adjudge.families.open_jev import MAX_PROMPT_TOKENS, METHOD, OpenJev
 
 FAMILY = "open_jev"
 MERGED_FORMAT = "open-jev-text-merged/1"
 MERGED_FILE = "open_jev_export.json"
 CHAT_PREFIX = "<|im_start|>user\n"
 CHAT_SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
-PACKAGES = {
-    "Qwen/Qwen3.5-2B": "ZefanCai/Open-Jev-2B",
-    "Qwen/Qwen3.5-9B": "ZefanCai/Open-Jev-9B",
-    "Qwen/Qwen3.8-27B": "ZefanCai/Open-Jev-27B-v1.1",
-}
+PACKAGES = {release.base: release.name for release in OpenJev.about.releases}
 """Base id -> the id of the Open-Jev package made for it, which the files do not say."""
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from adjudge.checkpoint.adapter import AdapterMode
+from adjudge.checkpoint.base_folder import has_random_weights
 from adjudge.checkpoint.contents import Checkpoint
 from adjudge.checkpoint.export import CARD_FILE, open_export
 from adjudge.checkpoint.label_rows import (
@@ -16,6 +16,7 @@ from adjudge.checkpoint.label_rows import (
     open_jev_vl,
 )
 from adjudge.checkpoint.open_jev import MERGED_FILE, open_merged, open_package
+from adjudge.config import AdapterMode
 from adjudge.errors import CheckpointError
 
 
@@ -93,6 +94,8 @@ def open_checkpoint(
         )
     beside = folder if (folder / "config.json").is_file() else None
     opened = layout.open(marker.parent, beside if base is None else Path(base), adapter)
+    if has_random_weights(folder if base is None else Path(base)):
+        opened = replace(opened, card=replace(opened.card, random_weights=True))
     if adapter == "unmerged" and not opened.weights.deltas():
         raise CheckpointError(
             f"{folder}: {layout.what} without an adapter apart from its weights; it cannot be "

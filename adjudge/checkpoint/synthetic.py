@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from adjudge.checkpoint.contents import Checkpoint, Head, Lora
+from adjudge.checkpoint.contents import AdapterUse, Checkpoint, Head, Lora
 from adjudge.checkpoint.made_calibration import made_calibration
 from adjudge.checkpoint.tensor_names import text_tensors
 from adjudge.checkpoint.text_config import GEOMETRIES, TextConfig
@@ -109,6 +109,14 @@ class RandomWeights:
 
     def names(self) -> set[str]:
         return set(self.shapes)
+
+    @property
+    def adapter_use(self) -> AdapterUse:
+        return "none"
+
+    @property
+    def delta_bytes(self) -> int:
+        return 0
 
     def deltas(self) -> set[str]:
         return set()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from adjudge.checkpoint.adapter import Adapter, check_finite, merge
-from adjudge.checkpoint.contents import Lora
+from adjudge.checkpoint.contents import AdapterUse, Lora
 from adjudge.checkpoint.safetensors_file import DTYPES, SafetensorsFile
 from adjudge.checkpoint.tensor_names import canonical, text_tensors, why_ignored
 from adjudge.checkpoint.text_config import TextConfig
@@ -55,6 +55,16 @@ class FolderWeights:
 
     def names(self) -> set[str]:
         return set(self.shapes)
+
+    @property
+    def adapter_use(self) -> AdapterUse:
+        if self.adapter is None:
+            return "none"
+        return "merged" if self.merged else "unmerged"
+
+    @property
+    def delta_bytes(self) -> int:
+        return self.adapter.num_bytes if self.adapter and not self.merged else 0
 
     def deltas(self) -> set[str]:
         return set() if self.adapter is None or self.merged else self.adapter.names()

@@ -32,10 +32,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     checkpoint = open_checkpoint(config.model, adapter=config.adapter, base=config.base)
     card, geometry = asdict(checkpoint.card), asdict(checkpoint.text_config)
+    use = {"adapter": checkpoint.weights.adapter_use}
     if arguments.json:
-        print(json.dumps({"card": card, "text_config": geometry}, indent=2))
+        print(json.dumps({"card": card, **use, "text_config": geometry}, indent=2))
     else:
-        rows = [(name, _text(value)) for name, value in (*card.items(), *geometry.items())]
+        shown = (*card.items(), *use.items(), *geometry.items())
+        rows = [(name, _text(value)) for name, value in shown]
         print(table(["field", "value"], rows))
     return 0
 

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from adjudge.checkpoint import Checkpoint, open_checkpoint, random_checkpoint, write_export
+from adjudge.checkpoint.base_folder import RANDOM_KEY
 from adjudge.checkpoint.made_calibration import made_calibration
 from adjudge.checkpoint.make import write_checkpoint
 from adjudge.checkpoint.text_config import GEOMETRIES
@@ -63,11 +64,31 @@ def test_opens_for_its_family(originals: dict[str, Path], family: str) -> None:
     assert (LM_HEAD in found) == (family in ("jemm", "jev_vl"))
 
 
+@pytest.mark.parametrize("family", LABEL_ROWS)
+def test_made_weights_say_that_they_are_random(
+    originals: dict[str, Path], family: str, tmp_path: Path
+) -> None:
+    """In the base's config.json, whatever it is the base of, and in an export of it."""
+    assert open_checkpoint(originals[family]).card.random_weights
+    folder = copied(originals[family], tmp_path)
+    path = folder / "config.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps({k: v for k, v in values.items() if k != RANDOM_KEY}))
+    assert not open_checkpoint(folder).card.random_weights
+    if family in ("cua_s1", "jemm"):
+        assert open_checkpoint(folder, base=originals[family]).card.random_weights
+    export = write_export(open_checkpoint(originals[family]), tmp_path / "export")
+    assert open_checkpoint(export).card.random_weights
+
+
 @pytest.mark.parametrize("family", ADAPTED)
 def test_adapter_merged_or_apart(originals: dict[str, Path], family: str) -> None:
     auto, merged, apart = (
         open_checkpoint(originals[family], adapter=mode) for mode in ("auto", "merged", "unmerged")
     )
+    uses = [one.weights.adapter_use for one in (auto, merged, apart)]
+    assert uses == ["unmerged" if family == "jemm" else "merged", "merged", "unmerged"]
+    assert merged.weights.delta_bytes == 0
     assert merged.weights.deltas() == set()
     names = apart.weights.deltas()
     assert len(names) == ADAPTED[family]
@@ -78,6 +99,8 @@ def test_adapter_merged_or_apart(originals: dict[str, Path], family: str) -> Non
         assert delta is not None
         whole = read(apart, name).float() + delta.scale * (delta.b @ delta.a)
         assert torch.equal(read(merged, name), whole.bfloat16()), name
+    kept = [delta for name in names if (delta := apart.weights.lora(name)) is not None]
+    assert apart.weights.delta_bytes == sum(delta.a.nbytes + delta.b.nbytes for delta in kept)
 
 
 def test_decider_has_no_adapter(originals: dict[str, Path]) -> None:

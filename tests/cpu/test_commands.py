@@ -31,7 +31,10 @@ def test_convert_writes_a_folder_that_loads(
     assert main(["models", str(demo), "--json"]) == 0
     before = json.loads(capsys.readouterr().out.partition("\n")[2])
     assert main(["models", str(target), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == before
+    after = json.loads(capsys.readouterr().out)
+    assert (before.pop("adapter"), after.pop("adapter")) == ("merged", "none")
+    assert before == after
+    assert after["card"]["random_weights"]
 
 
 def test_convert_refuses_an_existing_folder(
@@ -60,6 +63,7 @@ def test_dry_run_prints_what_serve_would_run_with(
     assert [model["name"] for model in found["models"]] == ["one", "two"]
     assert all(model["max_prompt_tokens"] == 512 for model in found["models"])
     assert all(model["memory_gib"]["weights"] > 0 for model in found["models"])
+    assert all(model["random_weights"] for model in found["models"])
     assert main(words) == 0
     assert "memory_budget_gib" in capsys.readouterr().out
 

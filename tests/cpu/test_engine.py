@@ -9,12 +9,15 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from adjudge import Engine, EngineConfig
+from adjudge import Engine, EngineConfig, ServiceConfig
 from adjudge.checkpoint.make import write_checkpoint
+from adjudge.config import AdapterMode
+from adjudge.dry_run import examine
 from adjudge.engine import compiler
 from adjudge.engine_door import Item, Pass, Work
 from adjudge.errors import CheckpointError, ConfigError, DeviceError, UsageError
 from adjudge.forest import count_rows
+from adjudge.models.qwen3_5 import Attention
 from adjudge.wire import request_from, response_to
 
 REQUEST: dict[str, Any] = {
@@ -27,6 +30,14 @@ REQUEST: dict[str, Any] = {
             "criteria": {f"team {i}": None for i in range(9)},
         },
         "mood": {"type": "score", "criteria": ["calm", "annoyed", "furious"]},
+    },
+}
+
+
+CHOICE_REQUEST: dict[str, Any] = {
+    "state": "late",
+    "questions": {
+        "q": {"type": "choice", "instructions": "Who?", "criteria": {"a": None, "b": "bees"}}
     },
 }
 
@@ -133,14 +144,43 @@ def test_compiling_without_weights_equals_the_engine(demo: Path, engine: Engine)
 def test_every_family_answers(family: str, tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "checkpoint", family=family)
     engine = Engine.load(str(folder), EngineConfig(device="cpu"))
-    choice = {"type": "choice", "instructions": "Who?", "criteria": {"a": None, "b": "bees"}}
-    request = {"state": "late", "questions": {"q": choice}}
-    answer = engine.decide(request)["answers"]["q"]
+    answer = engine.decide(CHOICE_REQUEST)["answers"]["q"]
     assert sum(answer["probabilities"].values()) == pytest.approx(1, abs=1e-3)
-    with_mass = engine.decide({**request, "x_diagnostics": True})["answers"]["q"]
+    with_mass = engine.decide({**CHOICE_REQUEST, "x_diagnostics": True})["answers"]["q"]
     assert 0 < with_mass.pop("x_label_mass") < 1
     assert with_mass == answer
     engine.close()
+
+
+ADAPTERS = [
+    ("open_jev", "auto", "merged"),
+    ("open_jev", "unmerged", "unmerged"),
+    ("cua_s1", "auto", "merged"),
+    ("decider", "auto", "none"),
+    ("jemm", "auto", "unmerged"),
+    ("jemm", "merged", "merged"),
+    ("jev_vl", "auto", "merged"),
+]
+
+
+@pytest.mark.parametrize("family, adapter, use", ADAPTERS)
+def test_what_became_of_the_adapter_is_said(
+    family: str, adapter: AdapterMode, use: str, tmp_path: Path
+) -> None:
+    """By default what the family's authors do; in health, in a dry run, and with each answer."""
+    folder = write_checkpoint(tmp_path / "checkpoint", family=family)
+    config = EngineConfig(model=str(folder), device="cpu", adapter=adapter)
+    if adapter == "auto":
+        assert config == EngineConfig(model=str(folder), device="cpu")
+    with Engine.load(config=config) as engine:
+        assert engine.health()["adapter"] == use
+        attention = engine.executor.model.layers[3].mixer
+        assert isinstance(attention, Attention)
+        assert bool(attention.qkv_proj.deltas) == (use == "unmerged")
+        answered = engine.decide(CHOICE_REQUEST)
+    assert answered["x_metadata"]["adapter"] == use
+    (found,) = examine({"": config}, ServiceConfig(port=0))["models"]
+    assert found["adapter"] == use
 
 
 def test_what_cannot_be_loaded_is_named(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_bad_file_is_named(tmp_path: Path, text: str, words: list[str]) -> None:
 def test_api_checks_values_too() -> None:
     with pytest.raises(ConfigError, match=r"max_batch_tokens is 0; it takes 64 or more"):
         EngineConfig(max_batch_tokens=0)
-    with pytest.raises(ConfigError, match=r"adapter is 'melted'; it takes one of merged, unmerged"):
+    with pytest.raises(ConfigError, match=r"'melted'; it takes one of auto, merged, unmerged"):
         EngineConfig(adapter="melted")  # type: ignore[arg-type]
 
 
