@@ -11,8 +11,8 @@ import torch
 from adjudge.compiler import Compiler
 from adjudge.config import EngineConfig, ServiceConfig
 from adjudge.device import Device, open_device
-from adjudge.engine import open_model
-from adjudge.errors import ConfigError
+from adjudge.engine import check_memory, open_model
+from adjudge.errors import ConfigError, DeviceError
 from adjudge.layout import ladder
 from adjudge.memory import PARTS, plan
 from adjudge.service.keys import load_keys
@@ -28,6 +28,10 @@ def examine(configs: Mapping[str, EngineConfig], service: ServiceConfig) -> dict
     """
     keys = load_keys(service)
     bind(service.host, service.port).close()
+    try:
+        check_memory(configs)
+    except DeviceError as error:
+        raise ConfigError(error.message) from None
     return {
         "models": [_model(name, config) for name, config in configs.items()],
         "service": {
@@ -53,6 +57,7 @@ def _model(name: str, config: EngineConfig) -> dict[str, Any]:
         config,
         item_bytes=device.dtype.itemsize,
         budget=_budget_bytes(device, config),
+        delta_bytes=checkpoint.weights.delta_bytes,
     )
     parts = {part: getattr(memory, part) for part in PARTS}
     if not device.is_cuda:

@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any, overload
 
+from adjudge import memory
 from adjudge.checkpoint import Checkpoint, open_checkpoint, random_checkpoint
 from adjudge.compiler import Compiler
 from adjudge.config import EngineConfig
+from adjudge.device import open_device
 from adjudge.engine_door import Item, Logits, Pass, Work
 from adjudge.errors import ConfigError
 from adjudge.executor import Executor
@@ -147,6 +149,29 @@ def open_model(config: EngineConfig) -> Checkpoint:
     if config.model is None:
         raise ConfigError("no model is named; give a folder, or random='0.8b' for random weights")
     return open_checkpoint(config.model, adapter=config.adapter, base=config.base)
+
+
+def check_memory(configs: Mapping[str, EngineConfig]) -> None:
+    """Whether models that one process serves fit its device together, before any is loaded.
+
+    Reads headers only; a single model is checked when it is loaded, and a CPU's memory is not.
+    Raises DeviceError, and ConfigError or CheckpointError for what cannot be opened.
+    """
+    config = next(iter(configs.values()))
+    device = open_device(config)
+    if len(configs) == 1 or not device.is_cuda:
+        return
+    plans = {}
+    for name, each in configs.items():
+        opened = open_model(each)
+        plans[name] = memory.plan(
+            opened.text_config,
+            each,
+            item_bytes=device.dtype.itemsize,
+            budget=0,
+            delta_bytes=opened.weights.delta_bytes,
+        )
+    memory.check_together(plans, config, device)
 
 
 def compiler(config: EngineConfig) -> Compiler:

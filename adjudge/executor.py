@@ -71,7 +71,9 @@ class Executor:
         from adjudge import graphs, memory, self_check
 
         device = open_device(config)
-        planned = memory.check(checkpoint.text_config, config, device)
+        planned = memory.check(
+            checkpoint.text_config, config, device, delta_bytes=checkpoint.weights.delta_bytes
+        )
         with guarded(device):
             model = Qwen3_5.load(
                 checkpoint.text_config,

@@ -6,6 +6,7 @@ Legend: H hidden size, I intermediate size.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -48,11 +49,11 @@ PARTS = ("weights", "activations", "beside", "chunks", "graphs", "libraries")
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes. weights: the model's parameters and rotary tables; activations: what the largest
-    pass's rows need where they need most; beside: what it makes on a second stream, which has
-    memory of its own; chunks: its delta rule's scratch and states; graphs: a pass of the largest
-    bucket, which all captured passes share, their results and the driver's part; libraries: see
-    LIBRARY_BYTES. budget: all that may be used.
+    """Bytes. weights: the model's parameters, the deltas that are kept apart, rotary tables;
+    activations: what the largest pass's rows need where they need most; beside: what it makes on
+    a second stream, which has memory of its own; chunks: its delta rule's scratch and states;
+    graphs: a pass of the largest bucket, which all captured passes share, their results and the
+    driver's part; libraries: see LIBRARY_BYTES. budget: all that may be used.
 
     A pass never has its activations and its chunks at their most at once; that slack is what
     the allocator loses to block sizes and to passes of changing size.
@@ -78,8 +79,16 @@ class MemoryPlan:
         ]
 
 
-def plan(model: TextConfig, config: EngineConfig, *, item_bytes: int, budget: int) -> MemoryPlan:
-    """The plan of a pass of `max_batch_tokens` rows. item_bytes: of a weight."""
+def plan(
+    model: TextConfig,
+    config: EngineConfig,
+    *,
+    item_bytes: int,
+    budget: int,
+    delta_bytes: int = 0,
+) -> MemoryPlan:
+    """The plan of a pass of `max_batch_tokens` rows. item_bytes: of a weight; delta_bytes: of all
+    deltas that are kept apart."""
     rows = max(config.max_batch_tokens, CHECKED_ROWS)
     num_chunks, num_states = rows // ROWS_OF_A_CHUNK, rows // ROWS_OF_A_STATE
     graphs = 0
@@ -90,7 +99,7 @@ def plan(model: TextConfig, config: EngineConfig, *, item_bytes: int, budget: in
         graphs += _chunks(model, buckets[-1].chunks, buckets[-1].chunks + 1, item_bytes)
         graphs += sum(_of_a_graph(model, bucket, item_bytes) for bucket in buckets)
     return MemoryPlan(
-        weights=_weights(model, item_bytes),
+        weights=_weights(model, item_bytes) + delta_bytes,
         activations=_activations(model, rows, item_bytes),
         beside=_beside(model, rows, item_bytes),
         chunks=_chunks(model, num_chunks, num_states, item_bytes),
@@ -148,17 +157,19 @@ def _of_a_graph(model: TextConfig, bucket: Bucket, item_bytes: int) -> int:
     return result + bucket.rows * TABLE_BYTES + model.num_hidden_layers * GRAPH_LAYER_BYTES
 
 
-def check(model: TextConfig, config: EngineConfig, device: Device) -> MemoryPlan | None:
+def check(
+    model: TextConfig, config: EngineConfig, device: Device, *, delta_bytes: int = 0
+) -> MemoryPlan | None:
     """Prints the plan; on a CPU there is none. Raises DeviceError if it does not fit."""
     if not device.is_cuda:
         return None
-    free, total = torch.cuda.mem_get_info(device.torch_device)
-    share = int(total * config.gpu_memory_fraction)
+    free, budget = _left(config, device)
     made = plan(
         model,
         config,
         item_bytes=device.dtype.itemsize,
-        budget=min(free, share - torch.cuda.memory_reserved(device.torch_device)),
+        budget=budget,
+        delta_bytes=delta_bytes,
     )
     for line in made.lines():
         LOG.info(line)
@@ -169,6 +180,27 @@ def check(model: TextConfig, config: EngineConfig, device: Device) -> MemoryPlan
             f"{config.max_batch_tokens}), raise gpu_memory_fraction, or use a larger device"
         )
     return made
+
+
+def check_together(plans: Mapping[str, MemoryPlan], config: EngineConfig, device: Device) -> None:
+    """Whether models that share a device fit, before the first of them is loaded: each takes what
+    its plan says, all of them `gpu_memory_fraction`. Raises DeviceError with the need of each."""
+    free, budget = _left(config, device)
+    needed = sum(made.total for made in plans.values())
+    if needed > budget:
+        each = ", ".join(f"{name} {made.total / GIB:.1f}" for name, made in plans.items())
+        raise DeviceError(
+            f"the models need {needed / GIB:.1f} GiB ({each}) and may take {budget / GIB:.1f} GiB "
+            f"of {device.name}, where {free / GIB:.1f} GiB are free; leave one out, lower "
+            "max_batch_tokens, or use a larger device"
+        )
+
+
+def _left(config: EngineConfig, device: Device) -> tuple[int, int]:
+    """Bytes that are free, and that this process may still take."""
+    free, total = torch.cuda.mem_get_info(device.torch_device)
+    share = int(total * config.gpu_memory_fraction)
+    return free, min(free, share - torch.cuda.memory_reserved(device.torch_device))
 
 
 def reserve(planned: MemoryPlan, device: Device, beside: Beside) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -33,3 +34,11 @@ def load_engine(config: EngineConfig) -> Engine:
 
     config = with_model(config)
     return Engine.load(config.model, config, progress=Reporter())
+
+
+def load_engines(configs: Mapping[str, EngineConfig]) -> dict[str, Engine]:
+    """Several engines on one device. Raises DeviceError first if they do not fit together."""
+    from adjudge.engine import check_memory
+
+    check_memory(configs)
+    return {name: load_engine(config) for name, config in configs.items()}

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from adjudge.commands.load import load_engine, with_model
+from adjudge.commands.load import load_engine, load_engines, with_model
 from adjudge.commands.table import table
 from adjudge.config import EngineConfig
 from adjudge.errors import ConfigError
@@ -52,15 +52,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     if list(configs) == [""]:
         return serve(lambda: load_engine(configs[""]), settings.service)
-    return serve(
-        lambda: {name: load_engine(config) for name, config in configs.items()}, settings.service
-    )
+    return serve(lambda: load_engines(configs), settings.service)
 
 
 def named_configs(models: Sequence[str], config: EngineConfig) -> dict[str, EngineConfig]:
     """Name -> configuration of each model; "" names a single model without a name of its own.
 
-    Several models get equal shares of the device's memory. Raises ConfigError.
+    Raises ConfigError.
     """
     if not models:
         return {"": config}
@@ -68,14 +66,13 @@ def named_configs(models: Sequence[str], config: EngineConfig) -> dict[str, Engi
     if len(models) == 1 and matches[0] is None:
         return {"": replace(config, model=models[0])}
     named: dict[str, EngineConfig] = {}
-    share = config.gpu_memory_fraction / len(models)
     for model, match in zip(models, matches, strict=True):
         if match is None:
             raise ConfigError(f"{model} has no name; of several models each is NAME=FOLDER")
         name, folder = match.groups()
         if name in named:
             raise ConfigError(f"two models are called {name}; give each a name of its own")
-        named[name] = replace(config, model=folder, gpu_memory_fraction=share)
+        named[name] = replace(config, model=folder)
     return named
 
 

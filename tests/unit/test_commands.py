@@ -171,7 +171,7 @@ def test_models_are_named_or_alone() -> None:
     assert named_configs(["a=b=c"], config)["a"].model == "b=c"
     two = named_configs(["fast=x", "deep=y"], config)
     assert [(name, one.model) for name, one in two.items()] == [("fast", "x"), ("deep", "y")]
-    assert two["deep"].gpu_memory_fraction == 0.4
+    assert two["deep"].gpu_memory_fraction == 0.8
 
 
 @pytest.mark.parametrize(
