@@ -27,7 +27,8 @@ PAIR_KEY = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.default)?\
 
 def is_merged(mode: AdapterMode, family: str) -> bool:
     """Whether a family's adapter is merged under this mode."""
-    return mode == "merged" or (mode == "auto" and not family_class(family).about.unmerged)
+    own: str = family_class(family).about.adapter
+    return mode == "merged" or (mode == "auto" and own != "unmerged")
 
 
 class Adapter:

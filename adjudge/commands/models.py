@@ -6,11 +6,10 @@ import argparse
 import json
 import os
 from dataclasses import asdict
-from importlib import import_module
 from typing import Any
 
+from adjudge.commands.family_rows import FamilyRow, family_rows
 from adjudge.commands.table import table
-from adjudge.families import FAMILIES
 from adjudge.origins import add_flags, resolve
 
 
@@ -25,8 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     config = resolve(vars(arguments), os.environ).engine
     if config.model is None:
-        listed = {"families": _families(), "geometries": _geometries()}
-        print(json.dumps(listed, indent=2) if arguments.json else _tables(listed))
+        families, geometries = family_rows(), _geometries()
+        if arguments.json:
+            listed = {"families": [row.facts() for row in families], "geometries": geometries}
+            print(json.dumps(listed, indent=2))
+        else:
+            print("\n\n".join(map(_table, (*_families(families), geometries))))
         return 0
     from adjudge.checkpoint import open_checkpoint
 
@@ -42,18 +45,35 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _tables(listed: dict[str, list[dict[str, Any]]]) -> str:
-    return "\n\n".join(
-        table(list(rows[0]), [tuple(row.values()) for row in rows]) for rows in listed.values()
-    )
+def _table(rows: list[dict[str, Any]]) -> str:
+    return table(list(rows[0]), [tuple(row.values()) for row in rows])
 
 
-def _families() -> list[dict[str, Any]]:
-    summaries = {
-        name: (import_module(place.partition(":")[0]).__doc__ or "").partition("\n")[0]
-        for name, place in FAMILIES.items()
-    }
-    return [{"family": name, "what": summary} for name, summary in summaries.items()]
+def _families(rows: list[FamilyRow]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What each family takes, and where it is released."""
+    limits = [
+        {
+            "family": row.name,
+            "answers": row.answers,
+            "options": row.options,
+            "levels": row.levels,
+            "questions": row.limits.max_questions,
+            "tokens a prompt": row.limits.max_prompt_tokens,
+            "adapter": row.about.adapter,
+        }
+        for row in rows
+    ]
+    releases = [
+        {
+            "family": row.name,
+            "release": release.name,
+            "geometry": release.geometry,
+            "needs the base": release.base or "-",
+        }
+        for row in rows
+        for release in row.about.releases
+    ]
+    return limits, releases
 
 
 def _geometries() -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +23,11 @@ class Release:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
     """prompts: what is read, and how often; labels: what is read out at a prompt's end, and in
-    which precision; folder: the files that its release consists of; unmerged: its authors keep
-    the adapter apart from the weights."""
+    which precision; folder: the files that its release consists of; adapter: what its authors do
+    with the adapter, if it has one."""
 
     prompts: str
     labels: str
     folder: str
     releases: tuple[Release, ...]
-    unmerged: bool = False
+    adapter: Literal["merged", "unmerged", "none"] = "merged"

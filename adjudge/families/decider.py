@@ -87,6 +87,7 @@ class Decider:
                 geometry="2b",
             ),
         ),
+        adapter="none",
     )
 
     def __init__(self, card: ModelCard, encoder: Encoder, limits: Limits | None = None) -> None:

@@ -63,7 +63,7 @@ class Jemm:
                 base_revision="1d4bf0f2ff6012fd82039f2fa52739d0dd7c60c0",
             ),
         ),
-        unmerged=True,
+        adapter="unmerged",
     )
 
     def __init__(self, card: ModelCard, encoder: Encoder, limits: Limits | None = None) -> None:
