@@ -61,18 +61,24 @@ def random_checkpoint(
     tokenizer = random_tokenizer() if tokenizer is None else tokenizer
     plain = family.replace("_", "-")
     return Checkpoint(
-        card=ModelCard(
-            name=f"{plain}-random-{geometry}",
-            family=family,
-            aliases=(plain,),
-            random_weights=True,
-            max_prompt_tokens=36_864 if family == "decider" else 16_384,
-            calibration=made_calibration(family, tokenizer),
-        ),
+        card=card_of(family, tokenizer, name=f"{plain}-random-{geometry}"),
         text_config=config,
         weights=RandomWeights(config, seed=seed),
         head=random_head(config.hidden_size, seed=seed) if family == "open_jev" else None,
         tokenizer_path=tokenizer,
+    )
+
+
+def card_of(family: str, tokenizer: Path, *, name: str) -> ModelCard:
+    """The card of a family without a trained checkpoint, with made numbers. Raises
+    CheckpointError for a tokenizer that lacks the family's labels."""
+    return ModelCard(
+        name=name,
+        family=family,
+        aliases=(family.replace("_", "-"),),
+        random_weights=True,
+        max_prompt_tokens=36_864 if family == "decider" else 16_384,
+        calibration=made_calibration(family, tokenizer),
     )
 
 

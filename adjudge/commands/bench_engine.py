@@ -22,6 +22,7 @@ from adjudge.commands.measured_model import model_facts
 from adjudge.errors import ConfigError
 from adjudge.origins import add_flags, resolve
 from adjudge.progress import Reporter
+from adjudge.proof.asked import Asked
 from adjudge.proof.layouts import LAYOUTS, Shared
 from adjudge.proof.result import write_result
 
@@ -34,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--layout",
         nargs="+",
         metavar="P+TxN",
-        help="N prompts with P shared and T own tokens, or TxN; default: "
+        help="N prompts with P shared and T own tokens, or TxN; or FAMILY:S+QxO, a request of a "
+        "state of S tokens and Q choices of O options in that family's prompts; default: "
         + ", ".join(f"{shared.prefix}+{shared.tail}x{shared.count}" for shared in LAYOUTS),
     )
     parser.add_argument("--repeats", type=int, default=20, help="passes of each (default: 20)")
@@ -51,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     config = with_model(resolve(vars(arguments), os.environ).engine)
     if arguments.repeats < 1:
         raise ConfigError(f"--repeats is {arguments.repeats}; it takes 1 or more")
-    layouts = LAYOUTS if arguments.layout is None else tuple(map(Shared.of, arguments.layout))
+    layouts = LAYOUTS if arguments.layout is None else tuple(map(_layout, arguments.layout))
     from adjudge.proof.engine_bench import EnginePlan, bench_engine
 
     # What fails the self-check fails the gate, where it is shown with the others.
@@ -73,3 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(engine_text(outcome.result, with_ops=arguments.ops))
     return 0
+
+
+def _layout(text: str) -> Shared | Asked:
+    return Asked.of(text) if ":" in text else Shared.of(text)

@@ -18,8 +18,9 @@ from adjudge.config import EngineConfig
 from adjudge.engine import Engine, open_model
 from adjudge.engine_door import TokenIds
 from adjudge.errors import ConfigError
-from adjudge.forest import Forest, plan
+from adjudge.forest import Forest, count_rows, plan
 from adjudge.progress import Progress
+from adjudge.proof.asked import Asked
 from adjudge.proof.clock import Clock, paired_ms
 from adjudge.proof.evidence import Gate, gather, machine
 from adjudge.proof.layouts import Shared
@@ -44,9 +45,25 @@ class EnginePlan:
     """What is measured: layouts, repeats of each; with_transformers: the peer too."""
 
     config: EngineConfig
-    layouts: Sequence[Shared]
+    layouts: Sequence[Shared | Asked]
     repeats: int
     with_transformers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A layout's prompts."""
+
+    name: str
+    prompts: Sequence[TokenIds]
+
+    @property
+    def unique_tokens(self) -> int:
+        return count_rows(self.prompts)
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(map(len, self.prompts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +105,20 @@ class _Bench:
         self.load_s = load_s
         self.progress = progress
         self.peer: TransformersModel | None = None
+        self.layouts = [self._filled(layout) for layout in wanted.layouts]
 
     def outcome(self, model: dict[str, object]) -> Outcome:
-        layouts = self.wanted.layouts
-        for shared in layouts:
-            if shared.unique_tokens > self.engine.max_rows:
+        layouts = self.layouts
+        for filled in layouts:
+            if filled.unique_tokens > self.engine.max_rows:
                 raise ConfigError(
-                    f"the layout {shared.name} has {shared.unique_tokens:,} tokens and a pass "
+                    f"the layout {filled.name} has {filled.unique_tokens:,} tokens and a pass "
                     f"holds {self.engine.max_rows:,}; raise --max-batch-tokens"
                 )
         gates = [self.exactness()]
-        for done, shared in enumerate(layouts):
+        for done, filled in enumerate(layouts):
             self.progress("layouts checked", done, len(layouts))
-            gates.append(self.alone_gate(shared))
+            gates.append(self.alone_gate(filled))
         self.progress("layouts checked", len(layouts), len(layouts))
         peak_memory_mib = self._peak_memory_mib()
         if self.wanted.with_transformers:
@@ -110,9 +128,9 @@ class _Bench:
         if not all(gate.passed for gate in gates):
             return Outcome(tuple(gates), None)
         measured = []
-        for done, shared in enumerate(layouts):
+        for done, filled in enumerate(layouts):
             self.progress("layouts measured", done, len(layouts))
-            measured.append(self.measure(shared))
+            measured.append(self.measure(filled))
         self.progress("layouts measured", len(layouts), len(layouts))
         result = EngineResult(
             model=self.engine.card.name,
@@ -133,10 +151,10 @@ class _Bench:
         detail = "; ".join(failed) or f"{len(rows)} comparisons"
         return Gate("rows are exact on this device", not failed, detail)
 
-    def alone_gate(self, shared: Shared) -> Gate:
+    def alone_gate(self, filled: Filled) -> Gate:
         """The pass to be measured against some of its prompts alone; finite, and not all alike."""
-        name = f"{shared.name}: together = alone"
-        prompts = self._prompts(shared)
+        name = f"{filled.name}: together = alone"
+        prompts = filled.prompts
         count = min(MOST_ALONE, len(prompts))
         chosen = [i * len(prompts) // count for i in range(count)]
         together_PH = self._hidden(prompts)
@@ -153,8 +171,8 @@ class _Bench:
 
     def peer_gate(self) -> Gate:
         """Hidden states against transformers on the smallest layout's prompts."""
-        smallest = min(self.wanted.layouts, key=lambda shared: shared.prompt_tokens)
-        prompts = self._prompts(smallest)[:MOST_ALONE]
+        smallest = min(self.layouts, key=lambda filled: filled.prompt_tokens)
+        prompts = smallest.prompts[:MOST_ALONE]
         ours_PH = self._hidden(prompts).double()
         theirs_PH = torch.stack([self._peer(prompt) for prompt in prompts]).double()
         distance = float((ours_PH - theirs_PH).norm() / theirs_PH.norm())
@@ -162,11 +180,11 @@ class _Bench:
         detail = f"{smallest.name}: relative L2 {distance:.2e}, at most {most:g}"
         return Gate("agrees with transformers", distance <= most, detail)
 
-    def measure(self, shared: Shared) -> LayoutResult:
+    def measure(self, filled: Filled) -> LayoutResult:
         """Times of one layout, once its gate was passed."""
         executor, model = self.executor, self.executor.model
-        prompts, clock = self._prompts(shared), Clock(self.device)
-        laid = executor.prepare(plan(prompts))
+        clock = Clock(self.device)
+        laid = executor.prepare(plan(filled.prompts))
         graph = laid.bucket is not None
         products = products_of(model, laid.num_rows, laid.num_readouts)
 
@@ -182,10 +200,10 @@ class _Bench:
         peak = self._peak()
         flops = 2 * product_weights(model.config) * laid.num_rows
         return LayoutResult(
-            name=shared.name,
+            name=filled.name,
             unique_tokens=laid.num_rows,
             padded_tokens=laid.padded_rows,
-            prompt_tokens=shared.prompt_tokens,
+            prompt_tokens=filled.prompt_tokens,
             graph=graph,
             pass_ms=pass_ms,
             fastest_ms=min(whole_ms),
@@ -193,17 +211,17 @@ class _Bench:
             ratio=pass_ms / product_ms,
             floor_ms=None if peak is None else floor_ms(model.config, laid.num_rows, peak),
             utilisation=None if peak is None else flops / (pass_ms / 1e3) / peak.flops,
-            transformers_ms=self._peer_ms(shared, prompts, clock),
+            transformers_ms=self._peer_ms(filled, clock),
             ops=tuple(op_times(whole, self.device)),
         )
 
-    def _peer_ms(self, shared: Shared, prompts: Sequence[TokenIds], clock: Clock) -> float | None:
+    def _peer_ms(self, filled: Filled, clock: Clock) -> float | None:
         """transformers on the layout's prompts, one after the other: it shares no prefix."""
-        if self.peer is None or shared.prompt_tokens > MOST_PEER_TOKENS:
+        if self.peer is None or filled.prompt_tokens > MOST_PEER_TOKENS:
             return None
 
         def run() -> None:
-            for prompt in prompts:
+            for prompt in filled.prompts:
                 self._peer(prompt)
 
         run()
@@ -214,8 +232,10 @@ class _Bench:
             raise RuntimeError("no transformers model was loaded")
         return self.peer.hidden(prompt)
 
-    def _prompts(self, shared: Shared) -> list[TokenIds]:
-        return shared.prompts(self.executor.model.config.vocab_size, SEED)
+    def _filled(self, layout: Shared | Asked) -> Filled:
+        if isinstance(layout, Asked):
+            return Filled(layout.name, layout.prompts(self.wanted.config, SEED))
+        return Filled(layout.name, layout.prompts(self.executor.model.config.vocab_size, SEED))
 
     @torch.inference_mode()
     def _hidden(self, prompts: Sequence[TokenIds]) -> Tensor:

@@ -21,6 +21,8 @@ from adjudge.errors import ConfigError
 from adjudge.executor import Executor
 from adjudge.forest import count_rows, plan
 from adjudge.layout import Layout
+from adjudge.proof.asked import Asked
+from adjudge.proof.engine_bench import SEED
 from adjudge.proof.layouts import LAYOUTS, Shared
 from adjudge.proof.peaks import PEAKS, floor_ms, product_weights
 from adjudge.proof.products import products_of
@@ -152,6 +154,39 @@ def test_products_are_those_of_the_forward(demo: Path) -> None:
     )
     assert seen.shapes == expected
     engine.close()
+
+
+def test_a_layout_of_a_family_is_what_it_makes_of_a_request(
+    demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Decider's rows on other weights: the state is shared, once, and each question is a row."""
+    out = tmp_path / "result.json"
+    words = ["--layout", "decider:90+3x4", "32x1", "--repeats", "1", "--out", str(out)]
+    assert main(["bench", "engine", str(demo), *words]) == 0
+    assert "decider: 90 + 3 × 4 options" in capsys.readouterr().out
+    asked, _ = json.loads(out.read_text())["layouts"]
+    prompts = Asked("decider", 90, 3, 4).prompts(EngineConfig(model=str(demo)), SEED)
+    assert asked["prompt_tokens"] == sum(map(len, prompts))
+    assert asked["unique_tokens"] == count_rows(prompts)
+    shared = len("Context:\n") + 90 + len("\n\nQuestion: ")
+    apart = sum(len(prompt) - shared for prompt in prompts)
+    assert len(prompts) == 3 and apart - 10 < asked["unique_tokens"] - shared <= apart
+    assert {32, 33, 34, 35} <= set(prompts[0].tolist())
+
+
+@pytest.mark.parametrize(
+    "text", ["tarot:10+2x2", "decider:10+2", "decider:0+2x2", "decider:10x2", "decider:"]
+)
+def test_a_layout_of_no_family_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"takes FAMILY:STATE\+QUESTIONSxOPTIONS .* decider"):
+        Asked.of(text)
+
+
+def test_a_request_that_a_family_does_not_take_is_refused(
+    demo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "engine", str(demo), "--layout", "cua_s1:90+1x27"]) == 2
+    assert "27 options; this model takes 1 to 26" in capsys.readouterr().err
 
 
 def test_layout_spellings() -> None:
