@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from adjudge.config import EngineConfig
 from adjudge.engine_door import Work
 from adjudge.errors import CheckpointError
@@ -42,6 +44,11 @@ class Compiler:
         if not isinstance(request, Request):
             request = request_from(request, aliases=self.family.limits.aliases)
         compiled = self.family.compile(request)
-        token_ids = self.tokenizer.encode_prompts(compiled.prompts)
+        segments = self.tokenizer.encode_segments(compiled.prompts)
+        token_ids = [np.concatenate(parts) for parts in segments]
         check_tokens(compiled, list(map(len, token_ids)), self.family.limits)
-        return Work(compiled, token_ids)
+        state_tokens = [
+            sum(map(len, parts[: prompt.num_state_segments]))
+            for prompt, parts in zip(compiled.prompts, segments, strict=True)
+        ]
+        return Work(compiled, token_ids, state_tokens)

@@ -51,6 +51,10 @@ class Tokenizer:
 
     def encode_prompts(self, prompts: Sequence[Prompt]) -> list[np.ndarray]:
         """Token ids of each prompt, its segments' ids in order: int32 [num_tokens]."""
+        return [np.concatenate([_NONE, *parts]) for parts in self.encode_segments(prompts)]
+
+    def encode_segments(self, prompts: Sequence[Prompt]) -> list[list[np.ndarray]]:
+        """Token ids of each prompt's segments: int32 [num_tokens]."""
         texts: dict[str, np.ndarray] = {}
         given: dict[int, np.ndarray] = {}  # by identity: hashing long rows costs more than arrays
         for prompt in prompts:
@@ -64,7 +68,7 @@ class Tokenizer:
         def ids(segment: Segment) -> np.ndarray:
             return texts[segment] if isinstance(segment, str) else given[id(segment)]
 
-        return [np.concatenate([_NONE, *map(ids, prompt.segments)]) for prompt in prompts]
+        return [[*map(ids, prompt.segments)] for prompt in prompts]
 
     def id_of(self, text: str) -> int:
         """The id of a text that is exactly one token. Raises CheckpointError otherwise."""

@@ -48,12 +48,14 @@ class Prompt:
 
     Segments are cut where cutting cannot change the tokens: the concatenation of the segments'
     token ids equals the ids of the whole text, or is by definition the family's prompt. Equal
-    strings are tokenised once per request.
+    strings are tokenised once per request. num_state_segments: the first ones, up to the end of
+    the state: what other questions about it begin with too.
     """
 
     segments: tuple[Segment, ...]
     readout: Readout
     question: str
+    num_state_segments: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,7 @@ class CuaS1:
                 (f"{OPENING}{_goal(question.instructions)}", screen, _options(question)),
                 Readout(self._ids[: len(question.criteria)], True, request.diagnostics),
                 name,
+                num_state_segments=2,
             )
             for name, question in request.questions.items()
             if isinstance(question, Choice)

@@ -34,10 +34,10 @@ def tree_attention(
 ) -> Tensor:
     """[Q, N, D] of round(round(softmax(scale · q·k) · v) · round(sigmoid(gate))).
 
-    q_QND: contiguous; k_RKD: one row per unique token, contiguous; v_RKD, gate_QND: views whose
-    last axis is contiguous. tiles: `tables.tiles` (Q = R) or `tables.readout_tiles`. A query sees
-    the keys of its path up to itself; query head n reads key head n // (N / K). Softmax in FP32.
-    Queries of no tile are undefined.
+    q_QND: contiguous; k_RKD: one row per unique token, contiguous, then any further rows that
+    `chunk_rows` lists; v_RKD, gate_QND: views whose last axis is contiguous. tiles: `tables.tiles`
+    (Q = R) or `tables.readout_tiles`. A query sees the keys of its path up to itself; query head n
+    reads key head n // (N / K). Softmax in FP32. Queries of no tile are undefined.
 
     On a CPU a query at path position p always meets the same shapes: a slot of a tile of one
     height, and the keys of positions 0 … 32·⌈(p+1)/32⌉ − 1 at once.

@@ -29,23 +29,31 @@ def gated_delta(
     num_value_heads: int,
     key_dim: int,
     value_dim: int,
+    state_SVKD: Tensor | None = None,
 ) -> Tensor:
     """[R, V, D], rounded to the inputs' dtype: what each row reads from its path's state.
 
-    x_RX: rows of [q | k | v | b | a | …], last axis contiguous; what follows is not read.
+    x_RX: rows of [q | k | v | b | a | …], last axis contiguous; what follows is not read, and of
+    rows that no chunk lists neither are b and a.
     q, k, v = round(silu(Σ_t weight[c, 3 − t] · x[row t tokens before]));
     β = round(sigmoid(b)); g = −exp(A_log) · softplus(a + dt_bias);
     q and k over rsqrt(Σ² + 1e-6), q times key_dim^-½; key head of value head h: h // (V / H).
     Then, per path from the zero state: S ← S·exp(g); δ = β(v − Sᵀk); S ← S + k δᵀ; o = Sᵀq,
     computed in chunks of the path's 64-position grid, FP32. Rows of no chunk are undefined.
+    state_SVKD: memory of the state slots, each in this op's own layout; a run may start from a slot
+    that the caller filled with a state of an earlier call, and slots of `chunk_state_out` hold
+    their states afterwards. Such a run belongs to a level above 0. Chunks of `chunk_rows` past
+    those of `chunk_len` are not read.
     """
     H, V, K, D = num_key_heads, num_value_heads, key_dim, value_dim
     if x_RX.is_cuda:
         from adjudge.ops import triton_delta
 
-        state_SVKD = x_RX.new_empty(tables.num_states, V, K, D, dtype=torch.float32)
+        if state_SVKD is None:
+            state_SVKD = x_RX.new_empty(tables.num_states, V, K, D, dtype=torch.float32)
+        chunk_rows_CT = tables.chunk_rows_CT[: len(tables.chunk_len_C)]
         return triton_delta.gated_delta(
-            x_RX, conv_weight_C4, A_log_V, dt_bias_V, tables.ancestors_R3, tables.chunk_rows_CT,
+            x_RX, conv_weight_C4, A_log_V, dt_bias_V, tables.ancestors_R3, chunk_rows_CT,
             tables.chunk_first_C, tables.chunk_len_C, tables.chunk_state_out_C,
             tables.run_first_N, tables.run_count_N, tables.run_state_in_N,
             tables.level_start_L, state_SVKD,
@@ -61,7 +69,9 @@ def gated_delta(
         sizes=(H, V // H, K, D),
     )
     out_RVD = x_RX.new_zeros(R, V, D)
-    states = torch.empty(tables.num_states, H, K, V // H * D)
+    if state_SVKD is None:
+        state_SVKD = torch.empty(tables.num_states, V, K, D)
+    states = state_SVKD.view(tables.num_states, H, K, V // H * D)
     for group in tables.groups:
         _run(group, inputs, states, out_RVD)
     return out_RVD

@@ -44,7 +44,8 @@ class Tables:
     level_start_L: first run of each level, then the number of runs; level_runs: runs of each
     level, on the host, in a captured pass 0; num_states: state slots, slot 0 being
     the zero state; tiles: every row as a query of its own; readout_tiles: query i is row
-    readout_rows_Q[i].
+    readout_rows_Q[i]. chunk_rows_CT may have more chunks than the other tables: key blocks of rows
+    past R, which attention alone reads.
     """
 
     token_ids_R: Tensor

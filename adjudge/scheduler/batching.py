@@ -36,12 +36,9 @@ class Batch:
 
     def items(self, *, share: bool) -> list[Item]:
         """The pass's prompts, part by part. share: whether parts may share rows."""
-        found = []
+        found: list[Item] = []
         for scope, part in enumerate(self.parts):
-            work = part.job.work
-            for place in range(part.first, part.stop):
-                readout = work.compiled.prompts[place].readout
-                found.append(Item(work.token_ids[place], readout, 0 if share else scope))
+            found += part.job.work.items(part.first, part.stop, scope=0 if share else scope)
         return found
 
     def alone(self) -> list[Batch]:

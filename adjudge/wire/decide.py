@@ -42,6 +42,7 @@ def parse_decide(body: bytes) -> Request:
         "state": _state(value.get("state", "")),
         "questions": {QUESTION: question},
         "model": value.get("model"),
+        "cache_salt": value.get("cache_salt"),
     }
     try:
         return typed_request(request)

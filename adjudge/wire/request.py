@@ -6,11 +6,14 @@ renders. None always means "not given"; an empty string is a given, empty text.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 Text = str | dict[str, Any] | list[Any]
+
+MAX_SALT = 256
+"""Longest `cache_salt`, in characters."""
 
 
 class NoulCriteria(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,10 +62,14 @@ class Asset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One state and the questions about it, in the order in which they will be answered."""
+    """One state and the questions about it, in the order in which they will be answered.
+
+    cache_salt: what is kept of a request for later ones serves requests of an equal salt only.
+    """
 
     state: Text
     questions: dict[str, Question]
     model: str | None = None
     assets: dict[str, Asset] | None = None
+    cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SALT)] | None = None
     diagnostics: bool = msgspec.field(default=False, name="x_diagnostics")

@@ -12,7 +12,16 @@ from typing import Any
 from adjudge.errors import Detail, InvalidRequest
 from adjudge.wire.aliases import spelled_out
 from adjudge.wire.json_values import plain_json
-from adjudge.wire.request import Asset, Choice, Noul, NoulCriteria, Question, Request, Score
+from adjudge.wire.request import (
+    MAX_SALT,
+    Asset,
+    Choice,
+    Noul,
+    NoulCriteria,
+    Question,
+    Request,
+    Score,
+)
 from adjudge.wire.strict_json import decode_json
 
 Loc = tuple[str | int, ...]
@@ -83,10 +92,31 @@ def typed_request(value: Any, *, aliases: bool = False) -> Request:
         faults.wrong_type(("body", "x_diagnostics"), "true or false", diagnostics, "bool_type")
     questions = _questions(value, faults, aliases=aliases)
     assets = _assets(value.get("assets"), faults)
+    salt = _salt(value.get("cache_salt"), faults)
     faults.refuse()
     return Request(
-        state=state, questions=questions, model=model, assets=assets, diagnostics=diagnostics
+        state=state,
+        questions=questions,
+        model=model,
+        assets=assets,
+        cache_salt=salt,
+        diagnostics=diagnostics,
     )
+
+
+def _salt(given: Any, faults: _Faults) -> str | None:
+    loc: Loc = ("body", "cache_salt")
+    if given is None:
+        return None
+    if not isinstance(given, str):
+        faults.wrong_type(loc, "a string", given, "string_type")
+        return None
+    if not given:
+        faults.add(loc, "must not be empty; leave cache_salt out for none", "string_too_short")
+    elif len(given) > MAX_SALT:
+        msg = f"has {len(given)} characters and the limit is {MAX_SALT}; send a digest of it"
+        faults.add(loc, msg, "string_too_long")
+    return given
 
 
 def _questions(value: dict[str, Any], faults: _Faults, *, aliases: bool) -> dict[str, Question]:

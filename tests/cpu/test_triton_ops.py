@@ -12,6 +12,7 @@ from torch import Tensor
 
 from adjudge.device_tables import to_device
 from adjudge.forest import plan
+from adjudge.graft import cut, graft
 from adjudge.layout import Bucket, layout
 from adjudge.ops import activation, attention, delta, norm, rotary
 from adjudge.ops.tables import Tables
@@ -102,13 +103,17 @@ def test_attention(heads: int, kv_heads: int) -> None:
     close(*attention_of(*tables_of(prompts(1), padded=True), heads, kv_heads))
 
 
-def delta_of(tables: Tables, x: Tensor, sizes: tuple[int, int, int, int]) -> Tensor:
+def delta_of(
+    tables: Tables, x: Tensor, sizes: tuple[int, int, int, int], state: Tensor | None = None
+) -> Tensor:
     H, V, K, D = sizes
     channels = 2 * H * K + V * D
-    state = torch.full((tables.num_states, V, K, D), float("nan"))
+    if state is None:
+        state = torch.full((tables.num_states, V, K, D), float("nan"))
+    chunk_rows_CT = tables.chunk_rows_CT[: len(tables.chunk_len_C)]
     return triton_delta.gated_delta(
         x, normal(channels, 4, seed=4, scale=0.5), normal(V, seed=5), normal(V, seed=6) - 2,
-        tables.ancestors_R3, tables.chunk_rows_CT, tables.chunk_first_C, tables.chunk_len_C,
+        tables.ancestors_R3, chunk_rows_CT, tables.chunk_first_C, tables.chunk_len_C,
         tables.chunk_state_out_C, tables.run_first_N, tables.run_count_N, tables.run_state_in_N,
         tables.level_start_L, state, level_runs=tables.level_runs, num_key_heads=H,
         num_value_heads=V, key_dim=K, value_dim=D,
@@ -138,6 +143,53 @@ def test_delta_of_a_branch_is_that_of_its_prompt_alone_to_the_bit() -> None:
         alone, _ = tables_of([prompt])
         expected = delta_of(alone, embed[alone.token_ids_R.long()], sizes)[-1]
         assert torch.equal(shared[forest.readout_rows[q]], expected)
+
+
+def test_on_a_kept_prefix_both_mixers_have_the_bits_of_the_whole_prompts() -> None:
+    """Keys and values behind the rows, a start state in its slot, three inputs for the conv."""
+    H, V, K, D = sizes = (1, 2, 32, 16)
+    rng = np.random.default_rng(3)
+    state = rng.integers(0, 90, 128).astype(np.int32)
+    made = [
+        np.concatenate([state, rng.integers(0, 90, 30)[:cut], rng.integers(0, 90, n)])
+        for cut, n in ((0, 2), (30, 70), (30, 3))
+    ]
+    made = [prompt.astype(np.int32) for prompt in made]
+    embed = normal(90, 2 * H * K + 2 * V * D + 2 * V)
+    keys, values, queries = normal(90, 1, 32, seed=1), normal(90, 1, 32, seed=2), normal(90, 2, 32)
+
+    cold, (cutting,) = cut(plan(made), [(0, 128)])
+    tables = to_device(layout(cold, height=HEIGHT), CPU)
+    slots = torch.full((tables.num_states, V, K, D), float("nan"))
+    ids = tables.token_ids_R.long()
+    delta_cold = delta_of(tables, embed[ids], sizes, slots)
+    attention_cold = attention_on(tables, queries[ids], keys[ids], values[ids])
+    kept = slots[cutting.slot]
+
+    warm = graft(made, scopes=[0] * 3, trunks=[0] * 3, trunk_tokens=[128])
+    assert warm.num_rows == cold.num_rows - 128
+    tables = to_device(layout(warm, height=HEIGHT), CPU)
+    slots = torch.full((tables.num_states, V, K, D), float("nan"))
+    slots[warm.num_states - 1] = kept
+    ids = tables.token_ids_R.long()
+    trunk = torch.from_numpy(state).long()
+    delta_warm = delta_of(tables, torch.cat([embed[ids], embed[trunk[-3:]]]), sizes, slots)
+    joined = torch.cat([ids, trunk])
+    attention_warm = attention_on(tables, queries[ids], keys[joined], values[joined])
+
+    order = [int(cold.readout_rows[q]) for q in cold.prompt_readout]
+    found = [int(warm.readout_rows[q]) for q in warm.prompt_readout]
+    assert torch.equal(delta_warm[found], delta_cold[order])
+    assert torch.equal(attention_warm[found], attention_cold[order])
+    assert bool(delta_warm[: warm.num_rows].isfinite().all())
+
+
+def attention_on(tables: Tables, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    tiles = tables.tiles
+    return triton_attention.tree_attention(
+        q, k, v, torch.zeros_like(q), tiles.query_M, tiles.count_M, tiles.position_M,
+        tiles.chunk_M, tables.chunk_rows_CT, tables.path_chunks_CW, height=HEIGHT, scale=0.2,
+    )  # fmt: skip
 
 
 def test_equal_keys_do_not_make_the_inverse_explode() -> None:

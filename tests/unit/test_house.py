@@ -21,14 +21,15 @@ VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 TORCH_FREE = {"wire", "errors", "config", "origins", "families", "forest", "tokenizer"}
 TORCH_FREE |= {"compiler", "layout", "scheduler", "service", "engine_door", "commands", "cli"}
+TORCH_FREE |= {"prefixes", "graft", "reuse"}
 
 RANKS = [
     {"errors", "ops", "progress"},
     {"config", "wire"},
     {"origins", "families", "forest", "device"},
     {"tokenizer", "engine_door", "layout"},
-    {"compiler"},
-    {"checkpoint"},
+    {"compiler", "prefixes", "graft"},
+    {"checkpoint", "reuse"},
     {"demo", "memory", "device_tables"},
     {"models", "heads"},
     {"graphs", "self_check"},

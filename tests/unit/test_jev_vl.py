@@ -206,6 +206,7 @@ def test_decide_wide_labels(family: JevVl) -> None:
         ({"kind": "noul", "question": "Q", "state": 3}, ("body", "state")),
         ({"kind": "noul", "question": "Q", "state": [{"image": "x"}]}, ("body", "state", 0)),
         ({"kind": "noul", "question": "Q", "model": 3}, ("body", "model")),
+        ({"kind": "noul", "question": "Q", "cache_salt": ""}, ("body", "cache_salt")),
         ({"kind": "choice", "question": "Q"}, ("body", "options")),
         ({"kind": "choice", "question": "Q", "options": []}, ("body", "options")),
         ({"kind": "choice", "question": "Q", "options": ["a", 1]}, ("body", "options")),

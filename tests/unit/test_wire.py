@@ -81,6 +81,7 @@ def test_a_full_request_keeps_order_and_ignores_what_it_does_not_know() -> None:
             },
             "assets": {"img": {"type": "image", "part": "asset-0"}},
             "x_diagnostics": True,
+            "cache_salt": "tenant 7",
             "seed": 7,
         }
     )
@@ -94,6 +95,7 @@ def test_a_full_request_keeps_order_and_ignores_what_it_does_not_know() -> None:
     assert isinstance(choice, Choice) and list(choice.criteria) == ["y", "x"]
     assert request.state == {"b": 1, "a": [None, True, 1.5]}
     assert (request.model, request.diagnostics) == ("jev-latest", True)
+    assert request.cache_salt == "tenant 7"
     assert request.assets is not None and request.assets["img"].part == "asset-0"
 
 
@@ -119,6 +121,18 @@ def test_states(state: Any) -> None:
         (
             {"state": "S", "questions": {"q": NOUL}, "model": 3, "x_diagnostics": 1},
             [(("body", "model"), "string_type"), (("body", "x_diagnostics"), "bool_type")],
+        ),
+        (
+            {"state": "S", "questions": {"q": NOUL}, "cache_salt": 1},
+            [(("body", "cache_salt"), "string_type")],
+        ),
+        (
+            {"state": "S", "questions": {"q": NOUL}, "cache_salt": ""},
+            [(("body", "cache_salt"), "string_too_short")],
+        ),
+        (
+            {"state": "S", "questions": {"q": NOUL}, "cache_salt": "x" * 257},
+            [(("body", "cache_salt"), "string_too_long")],
         ),
         (
             {"state": "S", "questions": {"q": NOUL}, "assets": {}},
