@@ -65,6 +65,12 @@ class EngineConfig:
     gpu_memory_fraction: float = setting(
         0.9, "share of the device's memory that weights and buffers may take", least=0.05, most=1
     )
+    prefix_cache_mib: int = setting(
+        0,
+        "device memory for states of prefixes, kept for later requests; 0 keeps none",
+        unit="MiB",
+        least=0,
+    )
     graphs: bool = setting(True, "capture one CUDA graph per bucket before serving")
     self_check: bool = setting(True, "prove at load that the device computes rows exactly")
     allow_inexact: bool = setting(

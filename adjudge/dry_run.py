@@ -67,7 +67,8 @@ def _model(name: str, config: EngineConfig) -> dict[str, Any]:
         raise ConfigError(
             f"{checkpoint.card.name} needs {needed / GIB:.1f} GiB and may take "
             f"{memory.budget / GIB:.1f} GiB of {device.name}; lower max_batch_tokens (now "
-            f"{config.max_batch_tokens}), or use a machine with more memory"
+            f"{config.max_batch_tokens}) or prefix_cache_mib (now {config.prefix_cache_mib}), or "
+            "use a machine with more memory"
         )
     return {
         "name": name or checkpoint.card.name,

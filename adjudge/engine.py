@@ -23,17 +23,23 @@ from adjudge.executor import Executor
 from adjudge.families import Family, ModelCard, Readout
 from adjudge.forest import count_rows, plan
 from adjudge.layout import Layout
+from adjudge.prefixes import Prefixes
 from adjudge.progress import Progress
+from adjudge.reuse import Reuse, plan_on
 from adjudge.wire import Request, Response, response_to
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A planned pass: its tables, and for each item its readout and the readout row it is at."""
+    """A planned pass: its tables, and for each item its readout and the readout row it is at.
+
+    reuse: where states of prefixes are kept, what the pass does with them.
+    """
 
     layout: Layout
     readouts: Sequence[Readout]
     rows: Sequence[int]
+    reuse: Reuse | None = None
 
 
 class Engine:
@@ -44,6 +50,8 @@ class Engine:
         self.max_rows = config.max_batch_tokens
         self._compiler = Compiler.of(self.card, checkpoint.tokenizer_path, config)
         self.executor = Executor.load(checkpoint, config, progress=progress)
+        states = self.executor.states
+        self._prefixes: Prefixes | None = None if states is None else states.prefixes
         self._lock = threading.Lock()
 
     @classmethod
@@ -73,17 +81,35 @@ class Engine:
 
     def prepare(self, items: Sequence[Item]) -> Plan:
         """The forest of these items, as tables. Touches no device."""
-        forest = plan([i.token_ids for i in items], scopes=[i.scope for i in items])
+        reuse = None
+        if self._prefixes is None:
+            forest = plan([i.token_ids for i in items], scopes=[i.scope for i in items])
+        else:
+            reuse = plan_on(items, self._prefixes)
+            forest = reuse.forest
         return Plan(
-            layout=self.executor.prepare(forest),
+            layout=self.executor.prepare(forest, eager=reuse is not None and reuse.touches_states),
             readouts=[item.readout for item in items],
             rows=forest.prompt_readout.tolist(),
+            reuse=reuse,
         )
 
     def run(self, plan: Plan) -> Pass:
-        """One forward over a planned pass. Raises DeviceError when the device is unsound."""
-        logits = self.executor.run(plan.layout, plan.readouts, plan.rows)
-        return Pass(logits, plan.layout.num_rows, plan.layout.padded_rows)
+        """One forward over a planned pass. Raises DeviceError when the device is unsound.
+
+        A plan made before states came or went is made again: only this thread changes the pool, so
+        what the plan reads stays until the pass ends.
+        """
+        reuse = plan.reuse
+        if reuse is not None and self._prefixes is not None:
+            if not reuse.is_current(self._prefixes):
+                plan = self.prepare(reuse.items)
+            reuse = plan.reuse
+        logits = self.executor.run(plan.layout, plan.readouts, plan.rows, reuse)
+        done = Pass(logits, plan.layout.num_rows, plan.layout.padded_rows)
+        if reuse is None:
+            return done
+        return replace(done, reused_rows=reuse.reused_rows, hit_tokens=reuse.hit_tokens)
 
     def answer(self, work: Work, logits: Sequence[Logits], metadata: Mapping[str, Any]) -> Response:
         """Typed answers from one logits array per prompt."""
@@ -101,18 +127,21 @@ class Engine:
         Raises RequestError. Threads may share an engine; they take turns.
         """
         began, work = monotonic(), self.compile(request)
-        items = [
-            Item(token_ids, prompt.readout)
-            for token_ids, prompt in zip(work.token_ids, work.compiled.prompts, strict=True)
-        ]
+        items = work.items(0, len(work.token_ids))
         logits: list[Logits] = []
-        rows = 0
+        rows = hit_tokens = 0
         with self._lock:
             while len(logits) < len(items):
                 done = self.run(self.prepare(self._fitting(items[len(logits) :])))
                 logits += done.logits
                 rows += done.rows
-        saved = {"enabled": True, "scope": "request", "saved_tokens": work.prompt_tokens - rows}
+                hit_tokens = max(hit_tokens, *done.hit_tokens, 0)
+        saved = {
+            "enabled": True,
+            "scope": "request",
+            "saved_tokens": work.prompt_tokens - rows,
+            "hit_tokens": hit_tokens,
+        }
         metadata = {"inference_seconds": monotonic() - began, "prefix_cache": saved}
         response = self.answer(work, logits, metadata)
         return response if isinstance(request, Request) else response_to(response)

@@ -21,6 +21,7 @@ from adjudge.heads import Heads
 from adjudge.layout import Layout, layout
 from adjudge.models.qwen3_5 import Qwen3_5
 from adjudge.ops.linear import LinearPlan
+from adjudge.state import Carry, States
 
 if TYPE_CHECKING:
     from adjudge.checkpoint import AdapterUse
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from adjudge.families import Readout
     from adjudge.graphs import Graphs
     from adjudge.progress import Progress
+    from adjudge.reuse import Reuse
 
 
 @dataclass(slots=True)
@@ -46,8 +48,8 @@ class Executor:
     """A model and its heads on a device.
 
     height: most queries of an attention tile there; graphs: captured passes, on a GPU;
-    adapter: what became of the checkpoint's adapter; findings: what the self-check said at load,
-    ready to be shown.
+    adapter: what became of the checkpoint's adapter; states: kept for later passes, if there is
+    room for any; findings: what the self-check said at load, ready to be shown.
     """
 
     model: Qwen3_5
@@ -57,6 +59,7 @@ class Executor:
     config: EngineConfig
     adapter: AdapterUse = "none"
     graphs: Graphs | None = None
+    states: States | None = None
     findings: dict[str, Any] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
 
@@ -87,6 +90,13 @@ class Executor:
             heads = Heads.of(checkpoint, device=device.torch_device, dtype=device.dtype)
             height = tile_height(model, device)
             made = cls(model, heads, device, height, config, checkpoint.weights.adapter_use)
+            if config.prefix_cache_mib:
+                made.states = States(
+                    checkpoint.text_config,
+                    config.prefix_cache_mib << 20,
+                    dtype=device.dtype,
+                    device=device.torch_device,
+                )
             if config.self_check:
                 made.findings = self_check.at_load(made, config, progress=progress)
             if config.graphs and device.is_cuda:
@@ -104,29 +114,39 @@ class Executor:
             self.graphs = None
             self.graphs = graphs.capture(self, self.config)
 
-    def prepare(self, forest: Forest) -> Layout:
+    def prepare(self, forest: Forest, *, eager: bool = False) -> Layout:
         """The forest's tables, padded where a graph waits for them. Touches no device."""
-        bucket = None if self.graphs is None else self.graphs.bucket(forest)
+        bucket = None if eager or self.graphs is None else self.graphs.bucket(forest)
         return layout(forest, height=self.height, bucket=bucket)
 
     def run(
-        self, plan: Layout, readouts: Sequence[Readout], rows: Sequence[int]
+        self,
+        plan: Layout,
+        readouts: Sequence[Readout],
+        rows: Sequence[int],
+        reuse: Reuse | None = None,
     ) -> Sequence[Logits]:
-        """Logits of each readout, read at its readout row. Raises DeviceError."""
+        """Logits of each readout, read at its readout row. Raises DeviceError.
+
+        reuse: the states that the pass reads and keeps, as the pool has them now.
+        """
         with guarded(self.device):
-            hidden_QH = self.hidden(plan)
-            logits = self.heads.logits(hidden_QH, readouts, rows)
+            if self.states is None or reuse is None or not reuse.touches_states:
+                logits = self.heads.logits(self.hidden(plan), readouts, rows)
+            else:
+                with self.states.carried(reuse) as carry:
+                    logits = self.heads.logits(self.hidden(plan, carry), readouts, rows)
         self.counters.rows += plan.num_rows
         self.counters.padded_rows += plan.padded_rows
         return logits
 
-    def hidden(self, plan: Layout) -> Tensor:
+    def hidden(self, plan: Layout, carry: Carry | None = None) -> Tensor:
         """[Q, H] final-norm hidden states of the readout rows, in the storage dtype."""
         if self.graphs is not None and plan.bucket is not None:
             self.counters.replays += 1
             return self.graphs.replay(plan)
         self.counters.eager += 1
-        return self.model.forward(to_device(plan, self.device.torch_device))
+        return self.model.forward(to_device(plan, self.device.torch_device), carry)
 
     def health(self) -> dict[str, Any]:
         """Device, dtype, self-check and counters. Raises DeviceError if the device is unsound."""
@@ -142,17 +162,20 @@ class Executor:
             "capture_failures": 0 if self.graphs is None else self.graphs.num_failures,
             "replays": counters.replays,
             "eager_passes": counters.eager,
+            **({} if self.states is None else {"prefix_cache": self.states.facts()}),
             "padding_share": round(
                 (counters.padded_rows - counters.rows) / max(counters.padded_rows, 1), 4
             ),
         }
 
     def close(self) -> None:
-        """Drops weights and graphs, and gives cached device memory back."""
+        """Drops weights, graphs and kept states, and gives cached device memory back."""
         if self.device.fault is not None:
             return
         self.device.fault = "the engine is closed; load it again"
         self.graphs = None
+        if self.states is not None:
+            self.states.clear()
         del self.model, self.heads
         if self.device.is_cuda:
             torch.cuda.empty_cache()

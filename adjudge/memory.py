@@ -14,6 +14,7 @@ import torch
 
 from adjudge.checkpoint import TextConfig
 from adjudge.checkpoint.tensor_names import text_tensors
+from adjudge.checkpoint.text_config import FULL
 from adjudge.config import EngineConfig
 from adjudge.device import Device
 from adjudge.errors import DeviceError
@@ -44,7 +45,7 @@ ROWS_OF_A_STATE = 128
 more than its plan, and fails alone on a device that has no more."""
 
 
-PARTS = ("weights", "activations", "beside", "chunks", "graphs", "libraries")
+PARTS = ("weights", "activations", "beside", "chunks", "kept_states", "graphs", "libraries")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class MemoryPlan:
     """Bytes. weights: the model's parameters, the deltas that are kept apart, rotary tables;
     activations: what the largest pass's rows need where they need most; beside: what it makes on
     a second stream, which has memory of its own; chunks: its delta rule's scratch and states;
+    kept_states: states of prefixes for later passes, and what a pass adds that reads them;
     graphs: a pass of the largest bucket, which all captured passes share, their results and the
     driver's part; libraries: see LIBRARY_BYTES. budget: all that may be used.
 
@@ -63,6 +65,7 @@ class MemoryPlan:
     activations: int
     beside: int
     chunks: int
+    kept_states: int
     graphs: int
     libraries: int
     budget: int
@@ -103,6 +106,7 @@ def plan(
         activations=_activations(model, rows, item_bytes),
         beside=_beside(model, rows, item_bytes),
         chunks=_chunks(model, num_chunks, num_states, item_bytes),
+        kept_states=_kept_states(model, config.prefix_cache_mib << 20, rows, item_bytes),
         graphs=graphs,
         libraries=LIBRARY_BYTES,
         budget=budget,
@@ -151,6 +155,18 @@ def _chunks(model: TextConfig, num_chunks: int, num_states: int, item_bytes: int
     return num_chunks * (items * item_bytes + floats * 4) + num_states * state_floats * 4
 
 
+def _kept_states(model: TextConfig, kept: int, rows: int, item_bytes: int) -> int:
+    """The budget; and in one layer of a pass that reads states, its part of them once more, behind
+    the rows' keys and values or their inputs of the delta rule."""
+    if not kept:
+        return 0
+    full = sum(kind == FULL for kind in model.layer_types)
+    linear = len(model.layer_types) - full
+    inputs = model.conv_channels + model.value_width + 2 * model.linear_num_value_heads
+    joined = max(2 * model.num_key_value_heads * model.head_dim, inputs) * rows * item_bytes
+    return kept + kept // max(full, 1) + kept // max(linear, 1) + joined
+
+
 def _of_a_graph(model: TextConfig, bucket: Bucket, item_bytes: int) -> int:
     """Tables, the driver's part, and the result with the block of [rows, H] that it is cut from."""
     result = bucket.rows * model.hidden_size * item_bytes
@@ -177,7 +193,8 @@ def check(
         raise DeviceError(
             f"the model needs {made.total / GIB:.1f} GiB and may take {made.budget / GIB:.1f} GiB "
             f"of {device.name}, where {free / GIB:.1f} GiB are free; lower max_batch_tokens (now "
-            f"{config.max_batch_tokens}), raise gpu_memory_fraction, or use a larger device"
+            f"{config.max_batch_tokens}) or prefix_cache_mib (now {config.prefix_cache_mib}), "
+            "raise gpu_memory_fraction, or use a larger device"
         )
     return made
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -38,6 +39,9 @@ from adjudge.ops.linear import AS_IT_IS, LinearPlan, agreeing_blocks
 from adjudge.ops.norm import add_rms_norm, gated_rms_norm
 from adjudge.ops.rotary import qk_norm_rope
 from adjudge.ops.tables import Tables
+
+if TYPE_CHECKING:
+    from adjudge.state import Carry, LayerCarry
 
 IGNORED = {
     "lm_head.": "nothing is generated; what reads vocabulary rows asks for them by itself",
@@ -98,18 +102,22 @@ class Qwen3_5:  # noqa: N801
 
     @torch.inference_mode()
     @fast_products()
-    def forward(self, tables: Tables) -> Tensor:
-        """[Q, H]: the final norm's output at the readout rows, in the storage dtype."""
+    def forward(self, tables: Tables, carry: Carry | None = None) -> Tensor:
+        """[Q, H]: the final norm's output at the readout rows, in the storage dtype.
+
+        carry: states of prefixes that the pass starts from, and those that it fills.
+        """
         eps = self.config.rms_norm_eps
         x_RH = functional.embedding(tables.token_ids_R, self.embed_VH)
         delta_RH = None
-        for layer in self.layers:
+        for index, layer in enumerate(self.layers):
             last = layer is self.layers[-1]
+            part = None if carry is None else carry[index]
             x_RH, normed_RH = add_rms_norm(x_RH, delta_RH, layer.norm1_H, eps=eps)
             if isinstance(layer.mixer, Attention):
-                delta_RH = self.attention(layer.mixer, normed_RH, tables, only_readout=last)
+                delta_RH = self.attention(layer.mixer, normed_RH, tables, part, only_readout=last)
             else:
-                delta_RH = self.gated_delta(layer.mixer, normed_RH, tables, only_readout=last)
+                delta_RH = self.gated_delta(layer.mixer, normed_RH, tables, part, only_readout=last)
             if last:
                 x_RH = x_RH[tables.readout_rows_Q]
             x_RH, normed_RH = add_rms_norm(x_RH, delta_RH, layer.norm2_H, eps=eps)
@@ -170,7 +178,13 @@ class Qwen3_5:  # noqa: N801
             yield from (layer.gate_up, layer.down)
 
     def gated_delta(
-        self, mixer: GatedDelta, x_RH: Tensor, tables: Tables, *, only_readout: bool
+        self,
+        mixer: GatedDelta,
+        x_RH: Tensor,
+        tables: Tables,
+        part: LayerCarry | None,
+        *,
+        only_readout: bool,
     ) -> Tensor:
         """[R or Q, H]."""
         config = self.config
@@ -183,8 +197,11 @@ class Qwen3_5:  # noqa: N801
         else:
             projected_RX = mixer.in_proj(x_RH, self.linear_plan)
             z_RX = projected_RX[:, self.delta_width :]
+        inputs_RX, state_SVKD = projected_RX, None
+        if part is not None:
+            inputs_RX, state_SVKD = part.join_inputs(projected_RX, tables.num_states)
         o_RVD = gated_delta(
-            projected_RX,
+            inputs_RX,
             mixer.conv_C4,
             mixer.A_log_V,
             mixer.dt_bias_V,
@@ -193,7 +210,11 @@ class Qwen3_5:  # noqa: N801
             num_value_heads=config.linear_num_value_heads,
             key_dim=config.linear_key_head_dim,
             value_dim=config.linear_value_head_dim,
+            state_SVKD=state_SVKD,
         )
+        if part is not None and state_SVKD is not None:
+            part.keep_states(projected_RX, state_SVKD)
+            o_RVD = o_RVD[: len(projected_RX)]
         if beside:
             self.beside.join()
         if only_readout:
@@ -202,7 +223,13 @@ class Qwen3_5:  # noqa: N801
         return mixer.out_proj(gated_RVD.flatten(1), self.linear_plan)
 
     def attention(
-        self, mixer: Attention, x_RH: Tensor, tables: Tables, *, only_readout: bool
+        self,
+        mixer: Attention,
+        x_RH: Tensor,
+        tables: Tables,
+        part: LayerCarry | None,
+        *,
+        only_readout: bool,
     ) -> Tensor:
         """[R or Q, H]."""
         config = self.config
@@ -221,6 +248,8 @@ class Qwen3_5:  # noqa: N801
             q_QND, k_RKD = self.rotate(mixer, queries_QX, positions_3R, N, K)
             tiles = tables.tiles
         v_RKD = keys_RX[:, K * D :].unflatten(1, (K, D))
+        if part is not None:
+            k_RKD, v_RKD = part.join_keys(k_RKD, v_RKD)
         gate_QND = queries_QX[:, : 2 * N * D].unflatten(1, (N, 2 * D))[..., D:]
         o_QND = tree_attention(q_QND, k_RKD, v_RKD, gate_QND, tables, tiles, scale=D**-0.5)
         return mixer.o_proj(o_QND.flatten(1), self.linear_plan)

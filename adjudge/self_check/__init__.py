@@ -63,7 +63,7 @@ def at_load(
 
 
 def self_check(executor: Executor, *, full: bool) -> Iterator[CheckRow]:
-    """Products of every weight shape, then passes: packed, shared, padded, and replayed."""
+    """Products of every weight shape, then passes: packed, shared, padded, replayed, on states."""
     row_counts = MANY_ROWS if full else FEW_ROWS
     yield from products(executor, row_counts)
     yield from deltas(executor, row_counts)
@@ -73,6 +73,7 @@ def self_check(executor: Executor, *, full: bool) -> Iterator[CheckRow]:
 def num_comparisons(executor: Executor, *, full: bool) -> int:
     """How many rows `self_check` gives."""
     of_a_forest = 3 if executor.graphs is None else 5
+    of_a_forest += 0 if executor.states is None else 2
     model = executor.model
     return len(model.products()) + len(model.deltas()) + of_a_forest * len(_seeds(full))
 

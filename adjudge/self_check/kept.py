@@ -33,6 +33,7 @@ def kept_file(executor: Executor) -> Path | None:
     facts = [
         __version__, executor.device.facts(), triton.__version__,
         torch.cuda.get_device_capability(executor.device.torch_device), str(executor.model.config),
+        executor.states is not None,
         [[list(w.shape) for w in weights] for weights in executor.model.products()],
         [[list(d.a_LK.shape), list(d.b_NL.shape)] for d in executor.model.deltas()],
     ]  # fmt: skip

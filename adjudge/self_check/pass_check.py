@@ -10,16 +10,21 @@ import torch
 from torch import Tensor
 
 from adjudge.device_tables import to_device
-from adjudge.forest import plan
+from adjudge.engine_door import Item
+from adjudge.families import Readout
+from adjudge.forest import CHUNK, plan
 from adjudge.layout import Bucket, layout
+from adjudge.reuse import plan_on
 from adjudge.self_check.check_row import CheckRow
 
 if TYPE_CHECKING:
     from adjudge.executor import Executor
+    from adjudge.state import States
 
 
 def passes(executor: Executor, seeds: Sequence[int]) -> Iterator[CheckRow]:
-    """Prompts in company against each prompt alone, eagerly; then the same padded and replayed."""
+    """Prompts in company against each prompt alone, eagerly; then the same padded, replayed, and on
+    kept states, which are dropped again."""
     for seed in seeds:
         prompts = company(seed, executor.model.config.vocab_size)
         alone = [_hidden(executor, [prompt])[0] for prompt in prompts]
@@ -40,6 +45,10 @@ def passes(executor: Executor, seeds: Sequence[int]) -> Iterator[CheckRow]:
             replayed = [_replayed(executor, [prompt])[0] for prompt in prompts]
             yield _compared("replayed alone", replayed, alone)
             yield _compared("replayed together", _replayed(executor, prompts), alone)
+        if executor.states is not None:
+            for name in ("keeping states", "on kept states"):
+                yield _compared(name, _on_states(executor, executor.states, prompts), alone)
+            executor.states.clear()
 
 
 def company(seed: int, vocab_size: int) -> list[np.ndarray]:
@@ -65,6 +74,15 @@ def _hidden(
     laid = layout(forest, height=executor.height, bucket=bucket)
     hidden_QH = executor.model.forward(to_device(laid, executor.device.torch_device))
     return [hidden_QH[q].clone() for q in forest.prompt_readout]
+
+
+def _on_states(executor: Executor, states: States, prompts: Sequence[np.ndarray]) -> list[Tensor]:
+    """Each prompt starts from the longest state that is kept of it, and its own is kept."""
+    items = [Item(p, Readout(), keep_tokens=(len(p) - 1) // CHUNK * CHUNK) for p in prompts]
+    reuse = plan_on(items, states.prefixes)
+    with states.carried(reuse) as carry:
+        hidden_QH = executor.hidden(executor.prepare(reuse.forest, eager=True), carry)
+    return [hidden_QH[q] for q in reuse.forest.prompt_readout]
 
 
 def _replayed(executor: Executor, prompts: Sequence[np.ndarray]) -> list[Tensor]:

@@ -64,6 +64,12 @@ def test_dry_run_prints_what_serve_would_run_with(
     assert all(model["max_prompt_tokens"] == 512 for model in found["models"])
     assert all(model["memory_gib"]["weights"] > 0 for model in found["models"])
     assert all(model["random_weights"] for model in found["models"])
+    assert all(model["memory_gib"]["kept_states"] == 0 for model in found["models"])
+    assert main([*words, "--prefix-cache-mib", "512", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert all(model["memory_gib"]["kept_states"] > 0.5 for model in found["models"])
+    assert main([*words, "--prefix-cache-mib", str(1 << 40)]) == 2
+    assert "prefix_cache_mib" in capsys.readouterr().err
     assert main(words) == 0
     assert "memory_budget_gib" in capsys.readouterr().out
 

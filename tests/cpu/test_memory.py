@@ -114,9 +114,10 @@ def test_parts_grow_with_what_they_are_for() -> None:
     apart = sum(memory._of_a_graph(config, bucket, 2) for bucket in buckets)
     assert planned(config).graphs == captured + apart
     shown = large.lines()
-    assert [line.split()[0] for line in shown] == [
-        *("weights", "activations", "beside", "chunks", "graphs", "libraries", "total", "budget")
-    ]
+    assert [line.split()[0] for line in shown] == [*memory.PARTS, "total", "budget"]
+    keeping = planned(config, prefix_cache_mib=1024)
+    assert small.kept_states == 0 and GIB < keeping.kept_states < 2 * GIB
+    assert keeping.total - planned(config).total == keeping.kept_states
 
 
 @pytest.mark.parametrize(

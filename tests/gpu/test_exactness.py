@@ -16,10 +16,14 @@ import torch
 from adjudge import graphs
 from adjudge.checkpoint import random_checkpoint
 from adjudge.config import EngineConfig
+from adjudge.engine_door import Item
 from adjudge.executor import Executor
+from adjudge.families import Readout
 from adjudge.forest import plan
 from adjudge.layout import layout
+from adjudge.reuse import plan_on
 from adjudge.self_check import self_check
+from adjudge.state import States
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -95,6 +99,39 @@ def test_random_forests(executor: Executor) -> None:
             assert torch.equal(together[i], alone[0]), (index, i, len(prompts[i]))
             compared += 1
     print(f"{NUM_FORESTS} forests, {compared} prompts, {replayed} replayed")  # noqa: T201
+
+
+def test_passes_on_kept_states(executor: Executor) -> None:
+    """Forests keep states at random depths under a small budget, and meet those kept before."""
+    rng = np.random.default_rng(2)
+    config, device = executor.model.config, executor.device
+    budget = 24 * States(config, 0, dtype=device.dtype, device=device.torch_device).num_bytes(1024)
+    states = States(config, budget, dtype=device.dtype, device=device.torch_device)
+    reused = 0
+    for index in range(NUM_FORESTS // 4):
+        prompts = random_forest(rng)
+        for _ in range(2):
+            depths = [int(rng.integers(0, len(p) // 64 + 1)) * 64 for p in prompts]
+            items = [Item(p, Readout(), 0, d) for p, d in zip(prompts, depths, strict=True)]
+            reuse = plan_on(items, states.prefixes)
+            poison() if index % 10 == 0 else None
+            with states.carried(reuse) as carry:
+                laid = executor.prepare(reuse.forest, eager=True)
+                together = executor.hidden(laid, carry).clone()
+            reused += reuse.reused_rows
+            for i in set(rng.integers(0, len(prompts), COMPARED).tolist()):
+                alone = hidden(executor, [prompts[i]], eager=bool(i % 2))
+                row = int(reuse.forest.prompt_readout[i])
+                assert torch.equal(together[row], alone[0]), (index, i, reuse.hit_tokens[i])
+            tails = [rng.integers(0, 200_000, int(rng.integers(1, 80))) for _ in prompts]
+            prompts = [
+                np.concatenate([p[: int(rng.integers(1, len(p) + 1))], tail]).astype(np.int32)
+                for p, tail in zip(prompts, tails, strict=True)
+            ]
+            while plan(prompts).num_rows > MOST_ROWS:
+                prompts = prompts[: len(prompts) // 2]
+    assert reused > 0 and states.prefixes.num_bytes <= budget
+    print(f"{reused} rows reused, {states.facts()}")  # noqa: T201
 
 
 def test_a_refused_pass_and_a_larger_one_leave_no_trace(executor: Executor) -> None:

@@ -30,7 +30,7 @@ RANKS = [
     {"tokenizer", "engine_door", "layout"},
     {"compiler", "prefixes", "graft"},
     {"checkpoint", "reuse"},
-    {"demo", "memory", "device_tables"},
+    {"demo", "memory", "device_tables", "state"},
     {"models", "heads"},
     {"graphs", "self_check"},
     {"executor"},
