@@ -25,13 +25,15 @@ class Cancelled(RequestError):
 class Ran:
     """A job that ran. Seconds: queue until the first dispatch, run summed over its passes.
 
-    logits: float32 arrays, one for each prompt of the job's work, in order.
+    logits: float32 arrays, one for each prompt of the job's work, in order; hit_tokens: the longest
+    beginning of a prompt that was read from a kept state.
     """
 
     logits: list[Logits]
     queue_seconds: float
     run_seconds: float
     num_passes: int
+    hit_tokens: int = 0
 
 
 Outcome = Ran | AdjudgeError
@@ -60,6 +62,7 @@ class Job:
     dispatched: float = 0.0
     run_seconds: float = 0.0
     num_passes: int = 0
+    hit_tokens: int = 0
     next_prompt: int = 0
     logits: list[Logits] = field(default_factory=list)
 

@@ -153,7 +153,7 @@ class Scheduler:
 
     def complete(self, batch: Batch, result: Pass, *, planned_ahead: bool = False) -> None:
         """Hand a pass's logits to its jobs; those that have all their logits are resolved."""
-        logits = iter(result.logits)
+        logits, hits = iter(result.logits), iter(result.hit_tokens)
         with self._lock:
             began = self._running_since
             seconds = self.clock() - began if began is not None else 0.0
@@ -164,6 +164,8 @@ class Scheduler:
                 part.job.logits.extend(islice(logits, part.stop - part.first))
                 part.job.run_seconds += seconds
                 part.job.num_passes += 1
+                longest = max(islice(hits, part.stop - part.first), default=0)
+                part.job.hit_tokens = max(part.job.hit_tokens, longest)
         for part in batch.parts:
             if part.stop == part.job.num_prompts:
                 self._resolve([part.job], _ran(part.job))
@@ -306,7 +308,8 @@ class Scheduler:
 
 
 def _ran(job: Job) -> Ran:
-    return Ran(job.logits, job.dispatched - job.submitted, job.run_seconds, job.num_passes)
+    queue_seconds = job.dispatched - job.submitted
+    return Ran(job.logits, queue_seconds, job.run_seconds, job.num_passes, job.hit_tokens)
 
 
 def _late() -> RequestTimeout:

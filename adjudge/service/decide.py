@@ -182,6 +182,7 @@ class Decider:
                 "enabled": True,
                 "scope": "batch" if self._config.share_across_requests else "request",
                 "saved_tokens": prompt_tokens - job.rows,
+                "hit_tokens": ran.hit_tokens,
             },
         }
         response = asked.door.answer(job.work, ran.logits, metadata)

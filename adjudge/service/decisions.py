@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from adjudge.errors import Detail, InvalidRequest
 from adjudge.service.decide import Asked
 from adjudge.wire import ChoiceAnswer, NoulAnswer, Response, decode_json, response_to
+from adjudge.wire.request import MAX_SALT
 
 if TYPE_CHECKING:
     from adjudge.service.engines import Engines
@@ -76,6 +77,7 @@ class DecisionRequest(msgspec.Struct, frozen=True):
     input: str | list[dict[str, Any]]
     questions: list[QuestionParam]
     model: str | None = None
+    cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SALT)] | None = None
 
 
 _WORDS = {"noul": "predicate", "score": "score", "choice": "choice"}
@@ -94,6 +96,7 @@ def decisions(engines: Engines, metadata_key: str) -> Callable[[bytes], Asked]:
         value = {
             "state": _state(asked.input),
             "model": asked.model,
+            "cache_salt": asked.cache_salt,
             "questions": {
                 str(place): _question(place, q) for place, q in enumerate(asked.questions)
             },
@@ -182,14 +185,14 @@ def _word(value: bool | str) -> str:
 
 def _rendered(asked: DecisionRequest, response: Response, metadata_key: str) -> bytes:
     plain = response_to(response, metadata_key=metadata_key)
-    usage = response.usage
+    usage, cache = response.usage, response.metadata["prefix_cache"]
     plain["answers"] = [
         _answer(question, answer, plain["answers"][name])
         for question, (name, answer) in zip(asked.questions, response.answers.items(), strict=True)
     ]
     plain["usage"] = {
         "input_tokens": usage.input_tokens,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": cache["hit_tokens"], "cache_write_tokens": 0},
         "output_tokens": usage.output_tokens,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": usage.input_tokens + usage.output_tokens,

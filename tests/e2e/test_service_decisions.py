@@ -132,6 +132,7 @@ def test_instructions_may_be_parts(rig: Rig) -> None:
     "change, loc",
     [
         ({"input": 5}, ["body", "input"]),
+        ({"cache_salt": ""}, ["body", "cache_salt"]),
         ({"questions": []}, ["body", "questions"]),
         ({"questions": {}}, ["body", "questions"]),
         ({"questions": [PREDICATE, {"type": "box"}]}, ["body", "questions", 1]),

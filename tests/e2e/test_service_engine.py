@@ -49,6 +49,47 @@ def test_an_answer_is_the_same_alone_and_in_a_crowd(url: str) -> None:
     assert len({str(answers) for answers in alone}) == 15
 
 
+def test_states_serve_their_own_salt_and_move_no_answer(demo: Path, url: str) -> None:
+    body = {"state": "It rains, and it rains. " * 9, "questions": {"n": NOUL, "c": CHOICE}}
+    with OwnServer([str(demo), "--prefix-cache-mib", "8"]) as server:
+
+        def ask(at: str, path: str = "/v1/systemone", **more: Any) -> Any:
+            reply = httpx.post(f"{at}{path}", json=body | more, timeout=SOON)
+            assert reply.status_code == 200
+            return reply.json()
+
+        def hits(reply: Any) -> int:
+            return reply["x_metadata"]["prefix_cache"]["hit_tokens"]
+
+        replies = [ask(server.url, cache_salt=salt) for salt in (None, None, "a", "b", "a", None)]
+        found = [hits(reply) for reply in replies]
+        assert [hit > 0 for hit in found] == [False, True, False, False, True, True]
+        assert all(reply["answers"] == ask(url)["answers"] for reply in replies)
+        assert hits(ask(url)) == 0
+        metrics = httpx.get(f"{server.url}/metrics").text
+        assert f"adjudge_prefix_hit_tokens_total {sum(found):.1f}" in metrics
+        states = httpx.get(f"{server.url}/health").json()["engine"]["prefix_cache"]
+        assert states["hit_tokens"] == sum(found) and states["states"] == states["kept"] == 3
+        question = {"type": "predicate", "instructions": "Is it wet?"}
+        listed = [
+            httpx.post(
+                f"{server.url}/v1/decisions",
+                json={"input": body["state"], "questions": [question], "cache_salt": "c"},
+                timeout=SOON,
+            ).json()
+            for _ in range(2)
+        ]
+        cached = [one["usage"]["input_tokens_details"]["cached_tokens"] for one in listed]
+        assert cached[0] == 0 < cached[1] and listed[0]["answers"] == listed[1]["answers"]
+
+
+def test_a_short_soak_on_states_finds_nothing(demo: Path) -> None:
+    command = [sys.executable, "-m", "adjudge", "serve", str(demo), "--port", "0"]
+    watch = run([*command, "--prefix-cache-mib", "1"], seconds=3, clients=12, distinct=16)
+    assert watch.faults == []
+    assert watch.counts["equal"] > 0
+
+
 def test_a_short_soak_finds_nothing(demo: Path) -> None:
     command = [sys.executable, "-m", "adjudge", "serve", str(demo), "--port", "0"]
     watch = run(command, seconds=3, clients=12, distinct=16)

@@ -153,6 +153,24 @@ def test_a_large_job_is_split_and_put_together_again() -> None:
     assert [float(one[0]) for one in ran(job).logits] == np.float32(wanted).tolist()
 
 
+def test_a_job_reports_the_longest_beginning_read_from_a_state_over_its_passes() -> None:
+    desk = Desk(max_rows=100)
+    small = desk.submit(prompt(1, 40))
+    desk.submit(prompt(2, 40), prompt(3, 30))
+    large = desk.submit(*(prompt(10 + n, 60) for n in range(2)))
+    hits = {1: 5, 2: 0, 3: 0, 10: 7, 11: 3}
+    while any(job.outcome is None for job in (small, large)):
+        batch = desk.take()
+        items = batch.items(share=True)
+        found = tuple(hits[int(item.token_ids[0]) // 1000] for item in items)
+        done = Pass([np.zeros(1, np.float32)] * len(items), 100, 100, sum(found), found)
+        desk.scheduler.complete(batch, done)
+    reported = [job.outcome.hit_tokens for job in desk.resolved if isinstance(job.outcome, Ran)]
+    assert sorted(reported) == [0, 5, 7]
+    assert isinstance(small.outcome, Ran) and small.outcome.hit_tokens == 5
+    assert isinstance(large.outcome, Ran) and large.outcome.hit_tokens == 7
+
+
 def test_small_jobs_pass_between_the_parts_of_a_large_one_and_neither_starves() -> None:
     desk = Desk(max_rows=100)
     large = desk.submit(*(prompt(i, 60) for i in range(4)))
