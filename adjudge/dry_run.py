@@ -51,7 +51,11 @@ def _model(name: str, config: EngineConfig) -> dict[str, Any]:
     checkpoint = open_model(config)
     device = open_device(config)
     limits = Compiler.of(checkpoint.card, checkpoint.tokenizer_path, config).family.limits
-    buckets = ladder(config.max_batch_tokens) if device.is_cuda and config.graphs else ()
+    captured = (
+        ladder(config.max_batch_tokens, checkpoint.text_config.layer_weights)
+        if device.is_cuda and config.graphs
+        else ()
+    )
     memory = plan(
         checkpoint.text_config,
         config,
@@ -81,7 +85,7 @@ def _model(name: str, config: EngineConfig) -> dict[str, Any]:
         "max_batch_tokens": config.max_batch_tokens,
         "memory_gib": {part: round(size / GIB, 3) for part, size in parts.items()},
         "memory_budget_gib": round(memory.budget / GIB, 3),
-        "bucket_rows": [bucket.rows for bucket in buckets],
+        "bucket_rows": [bucket.rows for bucket in captured],
     }
 
 

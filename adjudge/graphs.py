@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("adjudge.graphs")
 
-CROSSOVER_ROWS = 1536
-"""Rows above which launches hide behind the GPU, so that a graph gains nothing."""
-
 
 @dataclass(frozen=True, slots=True)
 class Captured:
@@ -53,7 +50,7 @@ class Graphs:
 
     def bucket(self, forest: Forest) -> Bucket | None:
         """The smallest captured bucket that the forest fits, or None: then it runs eagerly."""
-        if forest.num_rows > CROSSOVER_ROWS:
+        if not self.captured or forest.num_rows > next(reversed(self.captured)).rows:
             return None
         return next((bucket for bucket in self.captured if bucket.fits(forest)), None)
 
@@ -75,19 +72,19 @@ def capture(
     """One graph per bucket. A capture that fails is logged, counted and survived: its forests
     take a larger bucket, or run eagerly."""
     graphs = Graphs()
-    buckets = ladder(min(CROSSOVER_ROWS, config.max_batch_tokens))
+    wanted = ladder(config.max_batch_tokens, executor.model.config.layer_weights)
     pool = torch.cuda.graph_pool_handle()
     # Largest first, so that the smaller passes live in the memory of the largest.
     made: dict[Bucket, Captured] = {}
-    for done, bucket in enumerate(reversed(buckets)):
+    for done, bucket in enumerate(reversed(wanted)):
         try:
             made[bucket] = _capture(executor, bucket, pool)
         except torch.cuda.OutOfMemoryError as error:
             graphs.num_failures += 1
             LOG.warning("no graph for a pass of %d rows: %s", bucket.rows, error)
         if progress is not None:
-            progress("graphs captured", done + 1, len(buckets))
-    graphs.captured = {bucket: made[bucket] for bucket in buckets if bucket in made}
+            progress("graphs captured", done + 1, len(wanted))
+    graphs.captured = {bucket: made[bucket] for bucket in wanted if bucket in made}
     return graphs
 
 

@@ -26,6 +26,12 @@ ALIGNED = 4
 """Tables and rows of tiles start at multiples of this many integers (16 bytes), so that kernels
 meet one alignment and are compiled once."""
 
+CROSSOVER = 1536 * 216_000_000
+"""Rows times weights of a layer above which launches hide behind the GPU, so that a graph gains
+nothing: a slow host takes half a millisecond to launch a layer, and these products take one."""
+FEWEST_ROWS = 1536
+"""Rows up to which there are graphs whatever the model's size."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
@@ -192,14 +198,19 @@ def readout_tiles(forest: Forest) -> Ints:
     return np.stack([np.arange(len(chunk)), np.ones_like(chunk), position, chunk]).astype(np.int32)
 
 
-def ladder(most_rows: int) -> tuple[Bucket, ...]:
-    """Buckets up to `most_rows` rows, smallest first.
+def ladder(most_rows: int, layer_weights: int) -> tuple[Bucket, ...]:
+    """The buckets that graphs are captured of, smallest first: up to `most_rows` rows, and up to
+    where a graph ceases to pay. layer_weights: weights of a layer that a row is multiplied with.
 
     Of each size one pair for a few prompts, with one level and with two, and one pair with room
     for a candidate to every 32 rows and 16 more, with two levels and with three. An empty chunk
     costs a little of every mixer; what fits none of them runs without a bucket.
     """
-    sizes = [*range(32, 257, 16), *range(320, 513, 64), *range(640, 1025, 128), 1280, 1536]
+    most_rows = min(most_rows, max(FEWEST_ROWS, CROSSOVER // layer_weights))
+    sizes = [
+        *range(32, 257, 16), *range(320, 513, 64), *range(640, 1025, 128), *range(1280, 4097, 256),
+        *range(4608, 8193, 512),
+    ]  # fmt: skip
     return tuple(
         Bucket(rows, chunks, rows // CHUNK + 1, levels)
         for rows in sizes

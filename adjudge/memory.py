@@ -95,12 +95,12 @@ def plan(
     rows = max(config.max_batch_tokens, CHECKED_ROWS)
     num_chunks, num_states = rows // ROWS_OF_A_CHUNK, rows // ROWS_OF_A_STATE
     graphs = 0
-    buckets = ladder(config.max_batch_tokens) if config.graphs else ()
-    if buckets:
-        graphs = _activations(model, buckets[-1].rows, item_bytes)
-        graphs += _beside(model, buckets[-1].rows, item_bytes)
-        graphs += _chunks(model, buckets[-1].chunks, buckets[-1].chunks + 1, item_bytes)
-        graphs += sum(_of_a_graph(model, bucket, item_bytes) for bucket in buckets)
+    captured = ladder(config.max_batch_tokens, model.layer_weights) if config.graphs else ()
+    if captured:
+        graphs = _activations(model, captured[-1].rows, item_bytes)
+        graphs += _beside(model, captured[-1].rows, item_bytes)
+        graphs += _chunks(model, captured[-1].chunks, captured[-1].chunks + 1, item_bytes)
+        graphs += sum(_of_a_graph(model, bucket, item_bytes) for bucket in captured)
     return MemoryPlan(
         weights=_weights(model, item_bytes) + delta_bytes,
         activations=_activations(model, rows, item_bytes),

@@ -67,6 +67,22 @@ class TextConfig:
         """Width of q | k | v, which the causal convolution runs over."""
         return 2 * self.key_width + self.value_width
 
+    @property
+    def product_weights(self) -> int:
+        """Weights that a token is multiplied with: all projections, no embedding, no LM head."""
+        mlp = 3 * self.intermediate_size
+        delta = self.conv_channels + 2 * self.value_width + 2 * self.linear_num_value_heads
+        queries, keys = self.num_attention_heads, self.num_key_value_heads
+        attention = (3 * queries + 2 * keys) * self.head_dim
+        full = sum(kind == FULL for kind in self.layer_types)
+        linear = self.num_hidden_layers - full
+        return self.hidden_size * (self.num_hidden_layers * mlp + full * attention + linear * delta)
+
+    @property
+    def layer_weights(self) -> int:
+        """Of them in a layer, on average."""
+        return self.product_weights // self.num_hidden_layers
+
     def with_layers(self, num_hidden_layers: int) -> TextConfig:
         """The same model cut to its first layers. Raises CheckpointError outside 1..all."""
         if not 1 <= num_hidden_layers <= self.num_hidden_layers:

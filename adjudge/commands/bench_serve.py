@@ -34,7 +34,7 @@ from adjudge.proof.evidence import machine
 from adjudge.proof.load import Mode
 from adjudge.proof.own_server import OwnServer
 from adjudge.proof.page import serve_page
-from adjudge.proof.peaks import peak_of, product_weights
+from adjudge.proof.peaks import peak_of
 from adjudge.proof.result import write_result, write_text
 from adjudge.proof.serve_bench import ServePlan, bench_serve
 
@@ -145,4 +145,4 @@ def _peak_tokens_per_s(arguments: argparse.Namespace, config: EngineConfig) -> f
 
     if name not in GEOMETRIES:
         raise ConfigError(f"--geometry is {name!r}; it takes one of {', '.join(GEOMETRIES)}")
-    return peak.flops / (2 * product_weights(GEOMETRIES[name]))
+    return peak.flops / (2 * GEOMETRIES[name].product_weights)

@@ -25,7 +25,7 @@ from adjudge.proof.clock import Clock, paired_ms
 from adjudge.proof.evidence import Gate, gather, machine
 from adjudge.proof.layouts import Shared
 from adjudge.proof.op_times import op_times
-from adjudge.proof.peaks import Peak, floor_ms, peak_of, product_weights
+from adjudge.proof.peaks import Peak, floor_ms, peak_of
 from adjudge.proof.products import products_of, runner
 from adjudge.proof.result import EngineResult, LayoutResult
 from adjudge.proof.transformers_model import TransformersModel
@@ -198,7 +198,7 @@ class _Bench:
         whole_ms, products_ms = paired_ms(clock, whole, alone, self.wanted.repeats)
         pass_ms, product_ms = statistics.median(whole_ms), statistics.median(products_ms)
         peak = self._peak()
-        flops = 2 * product_weights(model.config) * laid.num_rows
+        flops = 2 * model.config.product_weights * laid.num_rows
         return LayoutResult(
             name=filled.name,
             unique_tokens=laid.num_rows,

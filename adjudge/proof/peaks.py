@@ -28,25 +28,8 @@ def peak_of(machine: Machine) -> Peak | None:
     return PEAKS.get(names.pop()) if len(names) == 1 else None
 
 
-def product_weights(config: TextConfig) -> int:
-    """Weights that every token is multiplied with: all projections, no embedding, no LM head."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    mlp = 3 * hidden * inner
-    values = config.linear_num_value_heads
-    delta = hidden * (config.conv_channels + 2 * config.value_width + 2 * values)
-    queries = config.num_attention_heads * config.head_dim
-    keys = config.num_key_value_heads * config.head_dim
-    attention = hidden * (3 * queries + 2 * keys)
-    full = sum(kind == "full_attention" for kind in config.layer_types)
-    return (
-        config.num_hidden_layers * mlp
-        + full * attention
-        + (config.num_hidden_layers - full) * delta
-    )
-
-
 def floor_ms(config: TextConfig, num_tokens: int, peak: Peak, bytes_per_weight: int = 2) -> float:
     """Least milliseconds of one pass: weights streamed once, or all products at the peak."""
-    weights = product_weights(config)
+    weights = config.product_weights
     streaming = weights * bytes_per_weight / peak.bytes_per_s
     return max(streaming, 2 * weights * num_tokens / peak.flops) * 1e3

@@ -24,7 +24,7 @@ from adjudge.layout import Layout
 from adjudge.proof.asked import Asked
 from adjudge.proof.engine_bench import SEED
 from adjudge.proof.layouts import LAYOUTS, Shared
-from adjudge.proof.peaks import PEAKS, floor_ms, product_weights
+from adjudge.proof.peaks import PEAKS, floor_ms
 from adjudge.proof.products import products_of
 from adjudge.self_check import CheckRow
 
@@ -209,6 +209,6 @@ def test_floors_are_those_of_the_design(
     geometry: str, gigabytes: float, floors: dict[int, float]
 ) -> None:
     config = GEOMETRIES[geometry]
-    assert product_weights(config) * 2 / 1e9 == pytest.approx(gigabytes, abs=0.005)
+    assert config.product_weights * 2 / 1e9 == pytest.approx(gigabytes, abs=0.005)
     for tokens, expected in floors.items():
         assert floor_ms(config, tokens, PEAKS["NVIDIA H200"]) == pytest.approx(expected, abs=0.05)

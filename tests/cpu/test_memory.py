@@ -107,7 +107,7 @@ def test_parts_grow_with_what_they_are_for() -> None:
     assert planned(config, max_batch_tokens=64).activations == small.activations // 2
     assert planned(config, graphs=False).graphs == 0
     assert planned(config, max_batch_tokens=64).graphs < planned(config).graphs
-    buckets = ladder(16_384)
+    buckets = ladder(16_384, config.layer_weights)
     captured = memory._activations(config, buckets[-1].rows, 2)
     captured += memory._beside(config, buckets[-1].rows, 2)
     captured += memory._chunks(config, buckets[-1].chunks, buckets[-1].chunks + 1, 2)
@@ -118,6 +118,15 @@ def test_parts_grow_with_what_they_are_for() -> None:
     keeping = planned(config, prefix_cache_mib=1024)
     assert small.kept_states == 0 and GIB < keeping.kept_states < 2 * GIB
     assert keeping.total - planned(config).total == keeping.kept_states
+
+
+def test_smaller_layers_have_graphs_for_more_rows() -> None:
+    most = {
+        name: ladder(16_384, GEOMETRIES[name].layer_weights)[-1].rows
+        for name in ("2b", "4b", "9b", "27b")
+    }
+    assert most == {"2b": 5632, "4b": 2816, "9b": 1536, "27b": 1536}
+    assert ladder(64, GEOMETRIES["2b"].layer_weights)[-1].rows == 64
 
 
 @pytest.mark.parametrize(
