@@ -289,7 +289,8 @@ class Qwen3_5:  # noqa: N801
         embed_VH = loader.tensor("embed_tokens.weight", config.vocab_size, config.hidden_size)
         layers = []
         for index, kind in enumerate(config.layer_types):
-            layers.append(loader.layer(f"layers.{index}.", kind))
+            last = index + 1 == config.num_hidden_layers
+            layers.append(loader.layer(f"layers.{index}.", kind, last=last))
             if progress is not None:
                 progress("layers loaded", index + 1, config.num_hidden_layers)
         norm_H = loader.tensor("norm.weight", config.hidden_size)
@@ -321,19 +322,22 @@ class Loader:
         self.consumed.add(name)
         return read_tensor(self.weights, name, shape, device=self.device, dtype=self.dtype)
 
-    def projection(self, prefix: str, width: int, **parts: int) -> Projection:
-        """Stacked projections prefix + key + ".weight", key -> outputs."""
+    def projection(
+        self, prefix: str, width: int, *, whole: bool = True, **parts: int
+    ) -> Projection:
+        """Stacked projections prefix + key + ".weight", key -> outputs. whole: not to be split."""
         named = [(f"{prefix}{key}.weight", outputs) for key, outputs in parts.items()]
         self.consumed.update(name for name, _ in named)
-        return read_projection(self.weights, named, width, device=self.device, dtype=self.dtype)
+        made = read_projection(self.weights, named, width, device=self.device, dtype=self.dtype)
+        return made.packed() if whole else made
 
-    def layer(self, prefix: str, kind: str) -> Layer:
+    def layer(self, prefix: str, kind: str, *, last: bool) -> Layer:
         hidden, inner = self.config.hidden_size, self.config.intermediate_size
         mlp = f"{prefix}mlp."
         return Layer(
             norm1_H=self.tensor(f"{prefix}input_layernorm.weight", hidden),
             mixer=(
-                self.attention(f"{prefix}self_attn.")
+                self.attention(f"{prefix}self_attn.", whole=not last)
                 if kind == FULL
                 else self.gated_delta(f"{prefix}linear_attn.")
             ),
@@ -359,12 +363,14 @@ class Loader:
             out_proj=self.projection(prefix, width, out_proj=hidden),
         )  # fmt: skip
 
-    def attention(self, prefix: str) -> Attention:
+    def attention(self, prefix: str, *, whole: bool) -> Attention:
         config = self.config
         hidden, head = config.hidden_size, config.head_dim
         queries, keys = config.num_attention_heads * head, config.num_key_value_heads * head
         return Attention(
-            qkv_proj=self.projection(prefix, hidden, q_proj=2 * queries, k_proj=keys, v_proj=keys),
+            qkv_proj=self.projection(
+                prefix, hidden, whole=whole, q_proj=2 * queries, k_proj=keys, v_proj=keys
+            ),
             q_norm_D=self.tensor(f"{prefix}q_norm.weight", head),
             k_norm_D=self.tensor(f"{prefix}k_norm.weight", head),
             o_proj=self.projection(prefix, queries, o_proj=hidden),

@@ -1,4 +1,4 @@
-"""FP32 matrix products of a CPU by oneDNN, where that is FP32 arithmetic.
+"""Matrix products of a CPU by oneDNN: weights in its own layout, and FP32 where it keeps FP32.
 
 torch gives BF16 products to oneDNN and FP32 products to MKL, which runs at half speed on CPUs
 that are not Intel's. It hands FP32 products to oneDNN only when lower precision is allowed; on a
@@ -13,12 +13,40 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import functional
+
+PACKED_FOR = 512
+"""Rows that the layout of a packed weight is chosen for; products of other numbers take it too."""
 
 SHAPES = ((1, 512, 512, 512), (4, 64, 128, 128), (16, 64, 128, 32), (16, 32, 32, 128))
 """batch, M, K, N of the products tried: the linear layers' and the delta rule's kinds."""
 
 MOST_ERROR = 2e-6
 """Relative L2 error of a product of normal values; BF16 operands would give 2e-3."""
+
+
+def packed(weight_NK: Tensor) -> Tensor:
+    """A weight in the layout that oneDNN computes with, or itself where oneDNN does not run it.
+
+    From a plain weight every product makes that layout first. Only `product` reads a packed one,
+    and it has no slices.
+    """
+    library = torch.ops.mkldnn
+    if not weight_NK.is_cpu or not torch.backends.mkldnn.is_available():
+        return weight_NK
+    if weight_NK.dtype == torch.bfloat16 and not library._is_mkldnn_bf16_supported():
+        return weight_NK
+    made_NK: Tensor = library._reorder_linear_weight(weight_NK, PACKED_FOR)
+    return made_NK
+
+
+def product(x_RK: Tensor, weight_NK: Tensor) -> Tensor:
+    """[R, N] of x · weightᵀ; weight_NK: plain or packed."""
+    if not weight_NK.is_mkldnn:
+        return functional.linear(x_RK, weight_NK)
+    out_RN: Tensor = torch.ops.mkldnn._linear_pointwise(x_RK, weight_NK, None, "none", [], "")
+    return out_RN
 
 
 @contextmanager

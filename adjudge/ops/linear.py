@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from adjudge.ops.cpu_products import product
+
 ROW_BLOCKS = (512, 256, 128, 64, 32)
 """Row counts that a product runs with on a CPU, descending; see `agreeing_blocks`."""
 
@@ -39,10 +41,10 @@ AS_IT_IS = LinearPlan()
 def linear(x_RK: Tensor, weight_NK: Tensor, plan: LinearPlan = AS_IT_IS) -> Tensor:
     """[R, N] of x · weightᵀ, accumulated in FP32 and rounded once. Any R ≥ 0.
 
-    On a CPU rows run in blocks of the plan's sizes, the last one padded: a library picks its
-    kernel by the number of rows, and these sizes were seen to agree. On a GPU fewer than
-    FEWEST_ROWS rows are padded: one row takes a matrix-vector kernel, slower and with other
-    sums.
+    weight_NK: plain, or on a CPU `packed`. There rows run in blocks of the plan's sizes, the last
+    one padded: a library picks its kernel by the number of rows, and these sizes were seen to
+    agree. On a GPU fewer than FEWEST_ROWS rows are padded: one row takes a matrix-vector kernel,
+    slower and with other sums.
     """
     R, blocks = x_RK.shape[0], plan.blocks
     if tuple(weight_NK.shape) in plan.own:
@@ -55,18 +57,16 @@ def linear(x_RK: Tensor, weight_NK: Tensor, plan: LinearPlan = AS_IT_IS) -> Tens
         padded_RK = functional.pad(x_RK, (0, 0, 0, FEWEST_ROWS - R))
         return functional.linear(padded_RK, weight_NK)[:R]
     if R in blocks:
-        return functional.linear(x_RK, weight_NK)
+        return product(x_RK, weight_NK)
     out_RN = x_RK.new_empty(R, weight_NK.shape[0])
     start = 0
     while start < R:
         left = R - start
         size = next((block for block in blocks if block <= left), blocks[-1])
-        if left >= size:
-            torch.mm(x_RK[start : start + size], weight_NK.T, out=out_RN[start : start + size])
-        else:
-            padded = x_RK.new_zeros(size, x_RK.shape[1])
-            padded[:left] = x_RK[start:]
-            out_RN[start:] = functional.linear(padded, weight_NK)[:left]
+        block = x_RK[start : start + size]
+        if left < size:
+            block = functional.pad(block, (0, 0, 0, size - left))
+        out_RN[start : start + size] = product(block, weight_NK)[:left]
         start += size
     return out_RN
 
@@ -82,12 +82,12 @@ def agreeing_blocks(weights_NK: list[Tensor]) -> tuple[int, ...]:
     generator = torch.Generator().manual_seed(0)
     for weight_NK in weights_NK:
         x_RK = torch.randn(largest, weight_NK.shape[1], generator=generator).to(weight_NK.dtype)
-        whole_RN = functional.linear(x_RK, weight_NK)
+        whole_RN = product(x_RK, weight_NK)
         agreeing = [
             size
             for size in agreeing
             if all(
-                torch.equal(functional.linear(part, weight_NK), expected)
+                torch.equal(product(part, weight_NK), expected)
                 for part, expected in zip(x_RK.split(size), whole_RN.split(size), strict=True)
             )
         ]

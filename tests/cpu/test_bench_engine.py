@@ -132,7 +132,7 @@ class Multiplied(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        if func.overloadpacket is torch.ops.aten.linear:
+        if func.overloadpacket in (torch.ops.aten.linear, torch.ops.mkldnn._linear_pointwise):
             x, weight = args[:2]
             self.shapes[x.shape[0], x.shape[1], weight.shape[0]] += 1
         return func(*args, **(kwargs or {}))

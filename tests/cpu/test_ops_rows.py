@@ -113,13 +113,15 @@ def test_qk_norm_rope(dtype: torch.dtype) -> None:
 
 
 @dtypes
+@pytest.mark.parametrize("pack", [False, True], ids=["plain", "packed"])
 @pytest.mark.parametrize(("K", "N"), [(32, 48), (96, 352), (100, 33), (512, 64), (7, 5)])
-def test_linear_rows_stand_alone(dtype: torch.dtype, K: int, N: int) -> None:
-    x, weight = normal(1100, K, dtype=dtype), normal(N, K, seed=1, dtype=dtype)
+def test_linear_rows_stand_alone(dtype: torch.dtype, K: int, N: int, pack: bool) -> None:
+    x, plain = normal(1100, K, dtype=dtype), normal(N, K, seed=1, dtype=dtype)
     with cpu_products.fast_products():
+        weight = cpu_products.packed(plain) if pack else plain
         plan = linear.LinearPlan(linear.agreeing_blocks([weight]))
         whole = linear.linear(x, weight, plan)
-        exact = x.double() @ weight.double().T
+        exact = x.double() @ plain.double().T
         assert distance(whole, exact) < (3e-3 if dtype == torch.bfloat16 else 1e-6)
         for count in (0, 1, 2, 31, 32, 33, 63, 65, 200, 511, 513, 1099):
             part = linear.linear(x[:count], weight, plan)

@@ -23,6 +23,7 @@ from adjudge.config import EngineConfig
 from adjudge.device import Device
 from adjudge.errors import DeviceError
 from adjudge.executor import Executor
+from adjudge.models import projection
 from adjudge.ops import cpu_products, linear
 from adjudge.self_check import CheckRow, pass_check, product_check
 
@@ -39,7 +40,9 @@ def load(folder: Path, adapter: Literal["merged", "unmerged"] = "merged") -> Exe
 
 
 @pytest.fixture
-def executor(demo: Path) -> Executor:
+def executor(demo: Path, monkeypatch: pytest.MonkeyPatch) -> Executor:
+    """With plain weights, as a GPU has them."""
+    monkeypatch.setattr(projection, "packed", lambda weight_NK: weight_NK)
     return load(demo)
 
 
