@@ -26,18 +26,22 @@ MOST_ERROR = 2e-6
 """Relative L2 error of a product of normal values; BF16 operands would give 2e-3."""
 
 
+def onednn_runs(dtype: torch.dtype) -> bool:
+    """Whether this CPU has oneDNN kernels for the dtype, float32 or bfloat16."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    return dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def packed(weight_NK: Tensor) -> Tensor:
     """A weight in the layout that oneDNN computes with, or itself where oneDNN does not run it.
 
     From a plain weight every product makes that layout first. Only `product` reads a packed one,
     and it has no slices.
     """
-    library = torch.ops.mkldnn
-    if not weight_NK.is_cpu or not torch.backends.mkldnn.is_available():
+    if not weight_NK.is_cpu or not onednn_runs(weight_NK.dtype):
         return weight_NK
-    if weight_NK.dtype == torch.bfloat16 and not library._is_mkldnn_bf16_supported():
-        return weight_NK
-    made_NK: Tensor = library._reorder_linear_weight(weight_NK, PACKED_FOR)
+    made_NK: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_NK, PACKED_FOR)
     return made_NK
 
 

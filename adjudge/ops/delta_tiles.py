@@ -7,6 +7,11 @@ With c = cumsum(g) inside a tile, D_ij = exp(c_i − c_j) for i ≥ j, K and Q n
     O  = exp(c) ∘ Q S + (Q Kᵀ ∘ D) V'
     S ← exp(c_last) S + (K ∘ exp(c_last − c))ᵀ V'
 
+O and V' are linear in S, so all that does not need the state is computed for many tiles at once,
+and a step is two products. With F = (I + A)⁻¹ β, P = Q Kᵀ ∘ D and E = exp(c_last − c):
+
+    [O; E ∘ V'] = [P F; E ∘ F] V + ([exp(c) ∘ Q; 0] − [P F; E ∘ F] (exp(c) ∘ K)) S
+
 Normalisation and decay scale rows, so they are applied to the small factors: q and k enter the
 products as they came from the convolution.
 
@@ -38,7 +43,7 @@ in all to another library, whose last bits differ."""
 class Inputs:
     """What tiles read, by row.
 
-    x_RC: the convolution's inputs, in the storage dtype; kernel_C114: its weights, float32;
+    x_RC, kernel_C114: the convolution's inputs and weights, in the storage dtype;
     beta_RV, decay_RV: float32, the last row zero; sizes: H, G, K, D.
     """
 
@@ -51,21 +56,16 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Prepared tiles, FP32.
+    """Prepared tiles, FP32: a tile's [O; E ∘ V'] is given + reads · S.
 
-    qk_MH2TK: q, then k, not normalised; k_MHTK: k alone; inverse_MVTT: (I + A)⁻¹ ∘ β_j;
-    pair_MVTT: Q Kᵀ ∘ D; read_MV2T1: turns q·S into exp(c) ∘ Q S, and k·S likewise; write_MVT1:
-    turns V' into exp(c_last − c) ∘ V' over the length of k; fade_MV: exp(c_last).
+    given_MV2TD: overwritten when a step reads it; k_MVTK: not normalised, its length being part
+    of E; fade_MV11: exp(c_last).
     """
 
-    qk_MH2TK: Tensor
-    k_MHTK: Tensor
-    v_MVTD: Tensor
-    inverse_MVTT: Tensor
-    pair_MVTT: Tensor
-    read_MV2T1: Tensor
-    write_MVT1: Tensor
-    fade_MV: Tensor
+    given_MV2TD: Tensor
+    reads_MV2TK: Tensor
+    k_MVTK: Tensor
+    fade_MV11: Tensor
 
 
 def prepare(inputs: Inputs, windows: Sequence[Sequence[Span]], rows_MT: Tensor) -> Tiles:
@@ -75,12 +75,10 @@ def prepare(inputs: Inputs, windows: Sequence[Sequence[Span]], rows_MT: Tensor) 
     V = H * G
     qkv_MTC = causal_conv_silu(inputs.x_RC, inputs.kernel_C114, windows)
     qk_MT2HK = qkv_MTC[..., : 2 * H * K].view(M, T, 2, H, K)
-    qk_MH2TK = torch.empty(M, H, 2, T, K)
-    qk_MH2TK.copy_(qk_MT2HK.permute(0, 3, 2, 1, 4))
-    k_MHTK = torch.empty(M, H, T, K)
-    k_MHTK.copy_(qk_MT2HK[:, :, 1].transpose(1, 2))
-    v_MVTD = torch.empty(M, V, T, D)
-    v_MVTD.copy_(qkv_MTC[..., 2 * H * K :].view(M, T, V, D).transpose(1, 2))
+    qk_MH2TK = torch.empty(M, H, 2, T, K).copy_(qk_MT2HK.permute(0, 3, 2, 1, 4))
+    k_MHTK = torch.empty(M, H, T, K).copy_(qk_MT2HK[:, :, 1].transpose(1, 2))
+    v_MTVD = qkv_MTC[..., 2 * H * K :].view(M, T, V, D)
+    v_MVTD = torch.empty(M, V, T, D).copy_(v_MTVD.transpose(1, 2))
 
     rows = rows_MT.flatten()
 
@@ -89,84 +87,74 @@ def prepare(inputs: Inputs, windows: Sequence[Sequence[Span]], rows_MT: Tensor) 
 
     beta_MVT = per_head(inputs.beta_RV)
     c_MVT = per_head(inputs.decay_RV).cumsum(-1)
+    last_MV1 = c_MVT[:, :, -1:]
 
     unit_MH2T = torch.linalg.vector_norm(qk_MH2TK, dim=-1).square_().add_(1e-6).rsqrt_()
     unit_MH2T[:, :, 0] *= K**-0.5
-    keys_BKT = k_MHTK.view(M * H, T, K).transpose(1, 2)
-    scores = torch.bmm(qk_MH2TK.view(M * H, 2 * T, K), keys_BKT)
+    scores = torch.bmm(qk_MH2TK.view(M * H, 2 * T, K), k_MHTK.view(M * H, T, K).transpose(1, 2))
     scores_MH2TT = scores.view(M, H, 2, T, T)
     scores_MH2TT.mul_(unit_MH2T.unsqueeze(-1)).mul_(unit_MH2T[:, :, 1, None, None])
+    unit_MV2T = unit_MH2T.repeat_interleave(G, dim=1)
 
     decay_MVTT = (c_MVT.unsqueeze(-1) - c_MVT.unsqueeze(-2)).clamp_(max=0.0).exp_()
     decay_MVTT.mul_(torch.ones(T, T).tril())
     decay_MHGTT = decay_MVTT.view(M, H, G, T, T)
-    pair_MVTT = (decay_MHGTT * scores_MH2TT[:, :, None, 0]).view(M, V, T, T)
+    pair = (decay_MHGTT * scores_MH2TT[:, :, None, 0]).view(M * V, T, T)
     A_MVTT = decay_MHGTT.mul_(scores_MH2TT[:, :, None, 1]).view(M, V, T, T)
     A_MVTT.mul_(beta_MVT.unsqueeze(-1))
-    inverse = unit_lower_inverse(A_MVTT.view(M * V, T, T)).view(M, V, T, T)
+    inverse_MVTT = unit_lower_inverse(A_MVTT.view(M * V, T, T)).view(M, V, T, T)
+    inverse_MVTT.mul_(beta_MVT.unsqueeze(-2))
 
-    grown_MV1T = c_MVT.exp().unsqueeze(2)
-    unit_MV2T = unit_MH2T.repeat_interleave(G, dim=1)
-    last_MV1 = c_MVT[:, :, -1:]
-    write_MVT = (last_MV1 - c_MVT).exp_().mul_(unit_MV2T[:, :, 1])
+    ends_MVT = (last_MV1 - c_MVT).exp_().mul_(unit_MV2T[:, :, 1])
+    F_MV2TT = torch.empty(M, V, 2, T, T)
+    F_MV2TT[:, :, 0] = torch.bmm(pair, inverse_MVTT.view(M * V, T, T)).view(M, V, T, T)
+    torch.mul(inverse_MVTT, ends_MVT.unsqueeze(-1), out=F_MV2TT[:, :, 1])
+    given = torch.bmm(F_MV2TT.view(M * V, 2 * T, T), v_MVTD.view(M * V, T, D))
+
+    grown_MV2T = unit_MV2T.mul_(c_MVT.exp().unsqueeze(2))
+    F_MV2TT.mul_(grown_MV2T[:, :, 1, None, None])
+    reads_MV2TK = torch.zeros(M, V, 2, T, K)
+    torch.mul(
+        qk_MH2TK[:, :, None, 0],
+        grown_MV2T[:, :, 0].view(M, H, G, T, 1),
+        out=reads_MV2TK.view(M, H, G, 2, T, K)[:, :, :, 0],
+    )
+    k_MVTK = k_MHTK if G == 1 else k_MHTK.repeat_interleave(G, dim=1)
+    reads_MV2TK.view(M * V, 2 * T, K).baddbmm_(
+        F_MV2TT.view(M * V, 2 * T, T), k_MVTK.view(M * V, T, K), alpha=-1.0
+    )
     return Tiles(
-        qk_MH2TK=qk_MH2TK,
-        k_MHTK=k_MHTK,
-        v_MVTD=v_MVTD,
-        inverse_MVTT=inverse.mul_(beta_MVT.unsqueeze(-2)),
-        pair_MVTT=pair_MVTT,
-        read_MV2T1=(unit_MV2T * grown_MV1T).unsqueeze(-1),
-        write_MVT1=write_MVT.unsqueeze(-1),
-        fade_MV=last_MV1.squeeze(-1).exp(),
+        given_MV2TD=given.view(M, V, 2, T, D),
+        reads_MV2TK=reads_MV2TK,
+        k_MVTK=k_MVTK,
+        fade_MV11=last_MV1.exp().unsqueeze(-1),
     )
 
 
 def advance(
-    tiles: Tiles, start: int, stop: int, state_NHKX: Tensor | None, num_updated: int
+    tiles: Tiles, start: int, stop: int, state_NVKD: Tensor | None, num_updated: int
 ) -> tuple[Tensor, Tensor | None]:
     """Tiles [start, stop), one for each of the first runs: their outputs and the runs' states.
 
-    state_NHKX: X = G·D, None for the zero state; the first `num_updated` states are moved past
-    these tiles, in place where there is a state. Returns o_MVTD and the state.
+    state_NVKD: None for the zero state; the first `num_updated` states are moved past these
+    tiles, in place where there is a state. Returns o_MVTD and the state.
     """
-    qk_MH2TK = tiles.qk_MH2TK[start:stop]
-    M, H, _, T, K = qk_MH2TK.shape
-    v_MVTD = tiles.v_MVTD[start:stop]
-    V, D = v_MVTD.shape[1], v_MVTD.shape[3]
-    G = V // H
-
-    pair = tiles.pair_MVTT[start:stop].view(M * V, T, T)
-    inverse = tiles.inverse_MVTT[start:stop].view(M * V, T, T)
-    if state_NHKX is None:
-        new = torch.bmm(inverse, v_MVTD.reshape(M * V, T, D))
-        o = torch.bmm(pair, new)
-    else:
-        state = state_NHKX[:M].view(M * H, K, G * D)
-        seen = torch.bmm(qk_MH2TK.view(M * H, 2 * T, K), state)
-        seen_MHG2TD = seen.view(M, H, 2, T, G, D).permute(0, 1, 4, 2, 3, 5)
-        read_MHG2T1 = tiles.read_MV2T1[start:stop].view(M, H, G, 2, T, 1)
-        rest = torch.empty(M, H, G, T, D)
-        torch.mul(seen_MHG2TD[:, :, :, 1], read_MHG2T1[:, :, :, 1], out=rest)
-        torch.sub(v_MVTD.view(M, H, G, T, D), rest, out=rest)
-        new = torch.bmm(inverse, rest.view(M * V, T, D))
-        o = torch.mul(seen_MHG2TD[:, :, :, 0], read_MHG2T1[:, :, :, 0], out=rest)
-        o = o.view(M * V, T, D).baddbmm_(pair, new)
-
+    found_MV2TD = tiles.given_MV2TD[start:stop]
+    if state_NVKD is not None:
+        reads = tiles.reads_MV2TK[start:stop].flatten(2, 3).flatten(0, 1)
+        state = state_NVKD[: stop - start].flatten(0, 1)
+        found_MV2TD.flatten(2, 3).flatten(0, 1).baddbmm_(reads, state)
     if num_updated:
-        N = num_updated
-        write_NHGT1 = tiles.write_MVT1[start : start + N].view(N, H, G, T, 1)
-        written = torch.empty(N, H, T, G, D)
-        torch.mul(new.view(M, H, G, T, D)[:N], write_NHGT1, out=written.permute(0, 1, 3, 2, 4))
-        keys = tiles.k_MHTK[start : start + N].view(N * H, T, K).transpose(1, 2)
-        written_BTX = written.view(N * H, T, G * D)
-        if state_NHKX is None:
-            state_NHKX = torch.bmm(keys, written_BTX).view(N, H, K, G * D)
+        moved = slice(start, start + num_updated)
+        keys = tiles.k_MVTK[moved].flatten(0, 1).transpose(1, 2)
+        new = found_MV2TD[:num_updated, :, 1].flatten(0, 1)
+        if state_NVKD is None:
+            shape = (num_updated, -1, keys.shape[1], new.shape[2])
+            state_NVKD = torch.bmm(keys, new).view(shape)
         else:
-            fade_NH1G1 = tiles.fade_MV[start : start + N].view(N, H, 1, G, 1)
-            kept = state_NHKX[:N]
-            kept.view(N, H, K, G, D).mul_(fade_NH1G1)
-            kept.view(N * H, K, G * D).baddbmm_(keys, written_BTX)
-    return o.view(M, V, T, D), state_NHKX
+            kept_NVKD = state_NVKD[:num_updated].mul_(tiles.fade_MV11[moved])
+            kept_NVKD.flatten(0, 1).baddbmm_(keys, new)
+    return found_MV2TD[:, :, 0], state_NVKD
 
 
 def unit_lower_inverse(A_BTT: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from adjudge.ops.conv import causal_conv_silu
+from adjudge.ops import conv
 from adjudge.ops.delta import gated_delta
 from adjudge.ops.delta_tiles import unit_lower_inverse
 from adjudge.ops.scan import TILE, Span
@@ -194,14 +194,19 @@ def test_a_strided_input_gives_the_same_bits() -> None:
     assert replace(inputs, x_RX=wide).run(tables).equal(inputs.run(tables))
 
 
-def test_convolution_of_a_window_with_a_gap_and_a_fork() -> None:
+@pytest.mark.parametrize("library", [True, False], ids=["oneDNN", "torch"])
+def test_convolution_of_a_window_with_a_gap_and_a_fork(
+    monkeypatch: pytest.MonkeyPatch, library: bool
+) -> None:
+    if not library:
+        monkeypatch.setattr(conv, "onednn_runs", lambda dtype: False)
     x_RC = torch.randn(80, 12, generator=torch.Generator().manual_seed(0))
     kernel_C114 = torch.randn(12, 1, 1, 4, generator=torch.Generator().manual_seed(1))
     windows = [
         (Span(3, 0, TILE),),
         (Span(0, 10, 5), Span(5, 40, 20)),
     ]
-    found = causal_conv_silu(x_RC, kernel_C114, windows)
+    found = conv.causal_conv_silu(x_RC, kernel_C114, windows)
     for tile, spans in zip(found, windows, strict=True):
         window = torch.zeros(TILE + 3, 12, dtype=torch.float64)
         for span in spans:
