@@ -112,20 +112,15 @@ def prepare(inputs: Inputs, windows: Sequence[Sequence[Span]], rows_MT: Tensor) 
     given = torch.bmm(F_MV2TT.view(M * V, 2 * T, T), v_MVTD.view(M * V, T, D))
 
     grown_MV2T = unit_MV2T.mul_(c_MVT.exp().unsqueeze(2))
-    F_MV2TT.mul_(grown_MV2T[:, :, 1, None, None])
-    reads_MV2TK = torch.zeros(M, V, 2, T, K)
-    torch.mul(
-        qk_MH2TK[:, :, None, 0],
-        grown_MV2T[:, :, 0].view(M, H, G, T, 1),
-        out=reads_MV2TK.view(M, H, G, 2, T, K)[:, :, :, 0],
-    )
+    F_MV2TT.mul_(grown_MV2T[:, :, 1, None, None].neg())
     k_MVTK = k_MHTK if G == 1 else k_MHTK.repeat_interleave(G, dim=1)
-    reads_MV2TK.view(M * V, 2 * T, K).baddbmm_(
-        F_MV2TT.view(M * V, 2 * T, T), k_MVTK.view(M * V, T, K), alpha=-1.0
+    reads = torch.bmm(F_MV2TT.view(M * V, 2 * T, T), k_MVTK.view(M * V, T, K))
+    reads.view(M, H, G, 2, T, K)[:, :, :, 0].addcmul_(
+        qk_MH2TK[:, :, None, 0], grown_MV2T[:, :, 0].view(M, H, G, T, 1)
     )
     return Tiles(
         given_MV2TD=given.view(M, V, 2, T, D),
-        reads_MV2TK=reads_MV2TK,
+        reads_MV2TK=reads.view(M, V, 2, T, K),
         k_MVTK=k_MVTK,
         fade_MV11=last_MV1.exp().unsqueeze(-1),
     )
