@@ -24,6 +24,7 @@ def causal_conv_silu(
     windows: where the inputs of each tile lie; what they leave out is zero. x_RC may have
     strided rows; kernel_C114: [C, 1, 1, 4] in its dtype; sums and silu are FP32. The tiles are
     shown to the library as images of height 1 whose channels are the last axis in memory.
+    In FP32 silu is torch's, which errs by 1e-7 of its value; oneDNN's by 2.5e-7.
     """
     M, C, L = len(windows), x_RC.shape[1], BEFORE + TILE
     window_MLC = x_RC.new_empty(M, L, C)
@@ -34,7 +35,7 @@ def causal_conv_silu(
         for span in spans:
             window_LC[span.place : span.place + span.count] = x_RC[span.row : span.row + span.count]
     images = window_MLC.as_strided((M, C, 1, L), (L * C, 1, L * C, C))
-    if onednn_runs(x_RC.dtype):
+    if x_RC.dtype == torch.bfloat16 and onednn_runs(x_RC.dtype):
         found: Tensor = torch.ops.mkldnn._convolution_pointwise(
             images, kernel_C114, None, [0, 0], [1, 1], [1, 1], C, "swish", [], ""
         )
