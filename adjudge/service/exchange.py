@@ -57,7 +57,7 @@ class Exchange:
             headers=headers,
             scope=scope,
             receive=receive,
-            request_id=given if _ID.fullmatch(given) else f"{_OURS}-{next(_NUMBER):x}",
+            request_id=given if _ID.fullmatch(given) else new_request_id(),
             traceparent=trace if _TRACE.fullmatch(trace) else None,
             own=scope.get(OWN) is True,
         )
@@ -87,3 +87,8 @@ class Exchange:
         if limit_ms is None:
             return None
         return max(0.0, limit_ms / 1000 - (time.monotonic() - self.began))
+
+
+def new_request_id() -> str:
+    """An id of this process's own."""
+    return f"{_OURS}-{next(_NUMBER):x}"

@@ -8,9 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import msgspec
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from adjudge.errors import ConfigError
+from adjudge.errors import ConfigError, UsageError
+from adjudge.service.exchange import new_request_id
+from adjudge.wire import error_body
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -19,6 +23,9 @@ BACKLOG = 2048
 KEEP_ALIVE_SECONDS = 75
 """Longer than clients keep idle connections (30 s and 60 s), so that they close, not the server
 under a request that is already on its way."""
+
+MAX_HEAD_BYTES = 64 << 10
+"""Most bytes of a request's head or trailer that may come before it is whole."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -60,6 +67,44 @@ def url_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+class HttpProtocol(HttpToolsProtocol):
+    """One connection. What is not HTTP, and a head without end, are refused in JSON."""
+
+    _since_progress = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._since_progress += len(data)
+        super().data_received(data)
+        if self._since_progress > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(f"the request's head is over {MAX_HEAD_BYTES} bytes; send less in it")
+
+    def on_message_begin(self) -> None:
+        self._since_progress = 0
+        super().on_message_begin()
+
+    def on_body(self, body: bytes) -> None:
+        self._since_progress = 0
+        super().on_body(body)
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse("this is not a whole HTTP/1.1 request; check its request line and framing")
+
+    def _refuse(self, message: str) -> None:
+        status, body, _ = error_body(UsageError(message))
+        content = msgspec.json.encode(body)
+        number = new_request_id()
+        head = (
+            f"HTTP/1.1 {status} Bad Request",
+            "content-type: application/json",
+            f"content-length: {len(content)}",
+            f"x-request-id: {number}",
+            f"x-typesafe-request-id: {number}",
+            "connection: close",
+        )
+        self.transport.write("\r\n".join([*head, "", ""]).encode() + content)
+        self.transport.close()
+
+
 class HttpServer(uvicorn.Server):
     """uvicorn on our socket, with signals left to the lifecycle."""
 
@@ -69,6 +114,7 @@ class HttpServer(uvicorn.Server):
                 app,
                 access_log=False,
                 backlog=BACKLOG,
+                http=HttpProtocol,
                 lifespan="off",
                 log_config=None,
                 proxy_headers=False,

@@ -16,8 +16,15 @@ import pytest
 from adjudge.engine_door import Item
 from adjudge.errors import DeviceError
 from adjudge.scheduler import ExitCode, Job
+from adjudge.service.listener import MAX_HEAD_BYTES
 from tests.fake_engine import FakeEngine
 from tests.service_rig import CHOICE, NOUL, SOON, Rig, running
+
+
+@pytest.fixture(scope="module")
+def rig() -> Iterator[Rig]:
+    with running() as one:
+        yield one
 
 
 def body(state: str = "It rains.") -> dict[str, Any]:
@@ -207,6 +214,49 @@ def test_a_body_too_large_is_refused_by_its_head_and_while_it_comes() -> None:
             link.sendall(b"400\r\n" + b"x" * 1024 + b"\r\n")
             assert status_of(link) == 413
         assert rig.ask(body()).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(40),
+        b"POST /v1/systemone HTTP/1.1\r\nno header\r\n\r\n",
+        b"POST /v1/systemone HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+def test_what_is_not_http_is_refused_in_json(rig: Rig, data: bytes) -> None:
+    with connected(rig, data) as link:
+        refused(link)
+    assert rig.ask(body()).status_code == 200
+
+
+@pytest.mark.parametrize("line", [b"x-long: " + b"a" * MAX_HEAD_BYTES, b"x: a\r\n" * 12_000])
+def test_a_head_without_end_is_refused_in_json(rig: Rig, line: bytes) -> None:
+    with connected(rig, b"GET /version HTTP/1.1\r\nhost: x\r\n\r\nGET /") as link:
+        assert link.recv(4096).startswith(b"HTTP/1.1 200")
+        # The server has read so far; the next byte over the bound is the last that it gets.
+        link.sendall((b"version HTTP/1.1\r\n" + line)[: MAX_HEAD_BYTES + 1])
+        refused(link)
+    assert rig.ask(body()).status_code == 200
+
+
+def refused(link: socket.socket) -> None:
+    """The last reply on the connection is a 400 of our own shape."""
+    with link.makefile("rb") as reader:
+        sent = reader.read()
+    head, _, content = sent[sent.rindex(b"HTTP/1.1 4") :].partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"content-type: application/json" in head
+    assert json.loads(content)["detail"]["error_type"] == "api_usage_error"
+
+
+def test_small_chunks_are_no_head(rig: Rig) -> None:
+    content = json.dumps(body()).encode() + b" " * 70_000
+    opening = head(0).replace(b"content-length: 0", b"transfer-encoding: chunked")
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in content) + b"0\r\n\r\n"
+    assert len(chunks) > MAX_HEAD_BYTES + (256 << 10)  # more than is read at once
+    with connected(rig, opening + chunks) as link:
+        assert status_of(link) == 200
 
 
 def test_a_client_that_leaves_while_sending_changes_nothing() -> None:
