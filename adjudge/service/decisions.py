@@ -11,7 +11,6 @@ Questions are a list and may be nameless; answers come back as a list in the sam
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +18,7 @@ import msgspec
 
 from adjudge.errors import Detail, InvalidRequest
 from adjudge.service.decide import Asked
+from adjudge.service.decoder_words import detail_of
 from adjudge.wire import ChoiceAnswer, NoulAnswer, Response, decode_json, response_to
 from adjudge.wire.request import MAX_SALT
 
@@ -91,7 +91,7 @@ def decisions(engines: Engines, metadata_key: str) -> Callable[[bytes], Asked]:
         try:
             asked = msgspec.convert(decode_json(body), DecisionRequest)
         except msgspec.ValidationError as error:
-            raise InvalidRequest(_detail(str(error))) from None
+            raise InvalidRequest(detail_of(str(error))) from None
         _check_names(asked)
         value = {
             "state": _state(asked.input),
@@ -227,15 +227,6 @@ def _answer(question: QuestionParam, answer: object, plain: Mapping[str, Any]) -
         body["confidence"] = plain["confidence"]
     body |= {key: value for key, value in plain.items() if key.startswith("x_")}
     return body
-
-
-def _detail(message: str) -> Detail:
-    """The detail of a decoder's message, such as "Expected `str`, got `int` - at `$.input`"."""
-    text, _, path = message.partition(" - at `$")
-    loc: list[str | int] = ["body"]
-    for name, place in re.findall(r"\.(\w+)|\[(\d+)\]", path):
-        loc.append(name or int(place))
-    return Detail(loc=tuple(loc), msg=text, type="value_error")
 
 
 def _relocated(detail: Detail) -> Detail:

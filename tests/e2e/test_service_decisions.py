@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -172,6 +173,25 @@ def test_what_is_wrong_is_named_in_this_routes_spelling(
     assert status == 422
     found = body["detail"][0]["loc"]
     assert found[: len(loc)] == loc
+
+
+WRONG_FORMS: list[Any] = [
+    *([], None, "x", 3, {}, {"input": 3}),
+    asked(questions=[7]),
+    *(asked(questions=[one]) for one in ({}, {"type": "hidden"}, {"type": 5}, {"type": "noul"})),
+    *(asked(questions=[PREDICATE | {"instructions": text}]) for text in (5, [{"type": "hidden"}])),
+    *(asked(questions=[CHOICE | {"choices": [one]}]) for one in ({}, {"value": 1.5})),
+    asked(model=4),
+]
+
+
+@pytest.mark.parametrize("value", WRONG_FORMS)
+def test_a_wrong_form_is_told_in_our_words_and_without_the_requests(rig: Rig, value: Any) -> None:
+    status, body = decide(rig, value)
+    assert status == 422
+    for detail in body["detail"]:
+        assert re.search(r"must be|field required|is not known", detail["msg"])
+        assert not re.search(r"Expected|`|\$|hidden", detail["msg"])
 
 
 def test_an_unknown_model_is_400(rig: Rig) -> None:
