@@ -1,7 +1,9 @@
 """Compressed bodies, decoded in one piece with a bounded output.
 
 Every coding keeps the same promises: at most `limit` bytes come out, a body that ends early or
-goes on after its end is refused, and nothing is decoded twice.
+goes on after its end is refused, and nothing is decoded twice. Damage is noticed as far as the
+coding tells: gzip and deflate carry a checksum; br does not, and a zstd frame only if its writer
+asked for one, so damage to the bytes it holds may come out as other bytes.
 """
 
 from __future__ import annotations

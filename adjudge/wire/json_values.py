@@ -25,8 +25,12 @@ def _plain(value: Any, loc: tuple[str | int, ...], depth: int) -> Any:
         return value
     if isinstance(value, int):
         if value not in _INTEGERS:
-            msg = f"an integer has at most {MAX_INTEGER_CHARACTERS} characters; send a string"
-            raise _refused(loc, msg, "json_number_range")
+            raise _refused(
+                loc,
+                f"an integer has at most {MAX_INTEGER_CHARACTERS} characters, a minus sign among "
+                "them; send a string",
+                "json_number_range",
+            )
         return value
     if isinstance(value, float):
         if not math.isfinite(value):

@@ -45,8 +45,8 @@ def decode_json(body: bytes) -> Any:
         value = msgspec.json.decode(body)
     except msgspec.ValidationError:
         raise _refused(
-            f"a number is out of range: integers have at most {MAX_INTEGER_CHARACTERS} characters "
-            "and other numbers fit a double. Send it as a string",
+            f"a number is out of range: integers have at most {MAX_INTEGER_CHARACTERS} characters, "
+            "a minus sign among them, and other numbers fit a double. Send it as a string",
             "json_number_range",
         ) from None
     except (msgspec.MsgspecError, UnicodeError) as exc:

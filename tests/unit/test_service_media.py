@@ -133,6 +133,24 @@ def test_a_flipped_bit_is_refused_or_changes_only_the_content(
         assert isinstance(decode(bytes(frame), coding, LIMIT), bytes)
 
 
+@pytest.mark.parametrize("checksum", [False, True])
+def test_a_damaged_zstd_frame_is_refused_as_far_as_it_tells(checksum: bool) -> None:
+    """A frame without a checksum may come out as other bytes, never as more or fewer."""
+    data = b'{"state": "' + b"It rains. " * 9 + b'Parcel 8812 is late.", "questions": {}}'
+    whole = zstandard.ZstdCompressor(write_checksum=checksum).compress(data)
+    num_refused = 0
+    for place in range(len(whole) * 8):
+        frame = bytearray(whole)
+        frame[place // 8] ^= 1 << place % 8
+        try:
+            found = decode(bytes(frame), "zstd", LIMIT)
+        except (UsageError, BodyTooLarge):
+            num_refused += 1
+        else:
+            assert found == data if checksum else len(found) == len(data)
+    assert num_refused > len(whole)
+
+
 @pytest.mark.parametrize("coding", ["snappy", "gzip, zstd", "zstd;q=1"])
 def test_other_codings_are_415_and_the_message_names_the_known(coding: str) -> None:
     with pytest.raises(UnsupportedMedia, match="zstd, gzip, deflate, br"):
