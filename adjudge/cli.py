@@ -48,7 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         allow_abbrev=False,
     )
     module.add_arguments(parser)
-    arguments = parser.parse_args(words[1:])
+    # Positionals and flags in any order, but for a command of several parts: argparse has not both.
+    in_parts = hasattr(module, "PARTS")
+    parse = parser.parse_args if in_parts else parser.parse_intermixed_args
+    arguments = parse(words[1:])
     try:
         return int(module.run(arguments))
     except AdjudgeError as error:

@@ -106,6 +106,8 @@ def test_ask_answers_from_flags_and_from_a_file(
     file.write_text(json.dumps({"state": "late", "questions": {"noul": question}}))
     assert main(["ask", str(demo), str(file), "--json", "--device", "cpu"]) == 0
     by_file = json.loads(capsys.readouterr().out)["answers"]
+    assert main(["ask", str(demo), "--json", "--device", "cpu", str(file)]) == 0
+    assert json.loads(capsys.readouterr().out)["answers"] == by_file
     words = ["ask", str(demo), "--state", "late", "--noul", "Urgent?", "--device", "cpu"]
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["answers"] == by_file
