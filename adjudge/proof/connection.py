@@ -91,6 +91,11 @@ class Connection(asyncio.Protocol):
             timer.cancel()
             self._waiting = None
 
+    def add(self, piece: bytes) -> None:
+        """More of the message that `send` began. Nothing, when the connection is closed."""
+        if self._transport is not None:
+            self._transport.write(piece)
+
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
@@ -120,6 +125,8 @@ class Connection(asyncio.Protocol):
         reply = Reply(self._parser.get_status_code(), b"".join(self._parts), self._timing)
         self._parts.clear()
         self._timing = b""
+        if reply.status < 200:  # word on the way to the reply: 100 Continue
+            return
         if not self._parser.should_keep_alive():
             self.close()
         if self._waiting is not None and not self._waiting.done():
