@@ -2,7 +2,8 @@
 
 A text that spells a special token becomes that token; nothing is added, cut or padded. Prompts
 are encoded segment by segment, each distinct segment once per call; a family cuts only where
-that cannot change the ids (see `families.Prompt`).
+that cannot change the ids (see `families.Prompt`). The ids of short segments are kept for later
+calls: template text and the questions that a caller asks again and again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ import tokenizers
 from adjudge.errors import CheckpointError
 from adjudge.families import Prompt, Segment
 
+KEPT_CHARACTERS = 200
+"""Segments up to this length are kept."""
+KEPT_SEGMENTS = 4096
+"""When so many are kept, keeping starts anew."""
+
 
 class Tokenizer:
     """Safe to use from several threads; encoding releases the interpreter lock."""
@@ -24,6 +30,7 @@ class Tokenizer:
         inner.no_truncation()
         inner.no_padding()
         self._inner = inner
+        self._kept: dict[str, np.ndarray] = {}
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
@@ -63,12 +70,31 @@ class Tokenizer:
                     texts[segment] = _NONE
                 elif id(segment) not in given:
                     given[id(segment)] = np.array(segment, dtype=np.int32)
-        texts.update(zip(texts, self.encode_many(list(texts)), strict=True))
+        self._encode_segments(texts)
 
         def ids(segment: Segment) -> np.ndarray:
             return texts[segment] if isinstance(segment, str) else given[id(segment)]
 
         return [[*map(ids, prompt.segments)] for prompt in prompts]
+
+    def _encode_segments(self, texts: dict[str, np.ndarray]) -> None:
+        """Fill in the ids of each text, from those kept where they are."""
+        kept = self._kept
+        missing = []
+        for text in texts:
+            ids = kept.get(text)
+            if ids is None:
+                missing.append(text)
+            else:
+                texts[text] = ids
+        if not missing:
+            return
+        for text, ids in zip(missing, self.encode_many(missing), strict=True):
+            texts[text] = ids
+            if len(text) <= KEPT_CHARACTERS:
+                if len(kept) >= KEPT_SEGMENTS:
+                    kept = self._kept = {}
+                kept[text] = ids
 
     def id_of(self, text: str) -> int:
         """The id of a text that is exactly one token. Raises CheckpointError otherwise."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from adjudge.checkpoint.vocab import SPECIAL_TOKENS, write_tokenizer
 from adjudge.errors import CheckpointError
 from adjudge.families import ModelCard, Prompt, Readout
 from adjudge.families.open_jev import OpenJev
-from adjudge.tokenizer import Tokenizer
+from adjudge.tokenizer import KEPT_CHARACTERS, Tokenizer
 from adjudge.wire import request_from
 
 FAMILY = OpenJev(ModelCard(name="m", family="open_jev", calibration={"temperature": 1.0}))
@@ -179,6 +180,31 @@ def test_token_ids_pass_through_and_equal_segments_are_encoded_once(byte_level: 
     assert first.tolist() == [64, 65, 7, 8, 64, 65]
     assert (second.tolist(), second.dtype) == ([], np.int32)
     assert byte_level.encode_prompts([]) == []
+
+
+def test_short_segments_are_kept_unchanged_and_in_bounds(
+    byte_level: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adjudge.tokenizer.KEPT_SEGMENTS", 3)
+    tokenizer = Tokenizer(byte_level._inner)
+    encoded: list[list[str]] = []
+    encode = Tokenizer.encode_many
+
+    def spied(self: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
+        encoded.append(list(texts))
+        return encode(self, texts)
+
+    monkeypatch.setattr(Tokenizer, "encode_many", spied)
+    state = "s" * (KEPT_CHARACTERS + 1)
+    asked = [Prompt((state, "Is it wet?", "Answer"), Readout(), "q")]
+    (first,) = tokenizer.encode_prompts(asked)
+    wanted = first.tolist()
+    first[:] = -1
+    assert tokenizer.encode_prompts(asked)[0].tolist() == wanted
+    assert encoded == [[state, "Is it wet?", "Answer"], [state]]
+    for number in range(9):
+        tokenizer.encode_prompts([Prompt((f"{number}", "Answer"), Readout(), "q")])
+        assert len(tokenizer._kept) <= 3
 
 
 def test_files(tmp_path: Path, byte_level: Tokenizer) -> None:
