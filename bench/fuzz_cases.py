@@ -8,7 +8,9 @@ import json
 import random
 import zlib
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -26,7 +28,7 @@ ROUTES = (
 )
 CODINGS: dict[str, Callable[[bytes], bytes]] = {
     "zstd": zstandard.ZstdCompressor().compress,
-    "gzip": gzip.compress,
+    "gzip": partial(gzip.compress, mtime=0),
     "deflate": zlib.compress,
     "br": brotli.compress,
 }
@@ -144,7 +146,7 @@ class Fuzzer:
 
     def _decide(self) -> dict[str, Any]:
         kind = self._rng.choice(("noul", "score", "choice"))
-        return json.loads(json.dumps({"kind": kind, "options": ["a", "b"], **DECIDE}))
+        return deepcopy({"kind": kind, "options": ["a", "b"], **DECIDE})
 
     def _request(self, route: str) -> dict[str, Any]:
         rng = self._rng
@@ -163,8 +165,7 @@ class Fuzzer:
                 "x": {"type": "image", "part": "asset-0"},
                 "y": {"type": "image", "data_base64": data, "format": "png"},
             }
-        copied: dict[str, Any] = json.loads(json.dumps(value))
-        return copied
+        return deepcopy(value)
 
     def _change(self, value: Any) -> None:
         """Replace or remove something somewhere inside."""
@@ -179,7 +180,7 @@ class Fuzzer:
             if rng.random() < 0.2:
                 del value[key]
             else:
-                value[key] = rng.choice(ODD_VALUES)
+                value[key] = deepcopy(rng.choice(ODD_VALUES))
             return
 
     def _damaged(self, data: bytes) -> bytes:
