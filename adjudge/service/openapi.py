@@ -9,6 +9,7 @@ import msgspec
 import adjudge
 from adjudge.service.decisions import DecisionRequest
 from adjudge.wire import json_schemas
+from adjudge.wire.decide import KINDS, PROTOCOL
 
 if TYPE_CHECKING:
     from adjudge.config import ServiceConfig
@@ -72,7 +73,9 @@ def describe(config: ServiceConfig, engines: Engines) -> dict[str, Any]:
     }
     if engines.has_family("jev_vl"):
         paths["/v1/decide"] = _post(
-            "One decision in JEV-VL's own spelling", "Any", {"200": _json("The decision.", "Any")}
+            "One decision in JEV-VL's own spelling",
+            "DecideRequest",
+            {"200": _json("The decision.", "DecideResponse")},
         )
     return {
         "openapi": "3.1.0",
@@ -212,6 +215,30 @@ def _own_schemas() -> dict[str, Any]:
                 "items": _object(type=text, name={"type": ["string", "null"]}),
             },
             usage=_object(input_tokens=whole, output_tokens=whole, total_tokens=whole),
+        ),
+        "DecideRequest": {
+            "type": "object",
+            "required": ["kind", "question"],
+            "properties": {
+                "kind": {"enum": list(KINDS)},
+                "question": text,
+                "state": {"type": ["string", "object", "array"]},
+                "options": {"type": "array", "items": text, "uniqueItems": True},
+                "model": {"type": ["string", "null"]},
+            },
+            "if": {"properties": {"kind": {"const": "choice"}}},
+            "then": {"required": ["options"]},
+        },
+        "DecideResponse": _object(
+            kind={"enum": list(KINDS)},
+            options={"type": "array", "items": text},
+            probabilities={"type": "array", "items": number},
+            choice_index=whole,
+            choice=text,
+            protocol={"const": PROTOCOL},
+            model=text,
+            usage=_object(prompt_tokens=whole, completion_tokens=whole, total_tokens=whole),
+            elapsed_seconds=number,
         ),
         "Models": _object(
             object={"const": "list"},
