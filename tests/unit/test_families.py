@@ -65,6 +65,29 @@ def test_every_row_of_the_table(name: str, qwen: Tokenizer, byte_level: Tokenize
             family.compile(choice_request(assets={"img": {"part": "asset-0"}}))
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("place", ["key", "description"])
+def test_long_options_that_differ_at_their_end_stay_different(
+    name: str, place: str, qwen: Tokenizer
+) -> None:
+    family = family_for(card_for(name, qwen), qwen)
+    long = "a parcel that did not arrive " * 60
+    options = [f"{long}in {month}" for month in ("March", "April", "June")]
+    if place == "key":
+        criteria: dict[str, Any] = dict.fromkeys(options)
+    else:
+        criteria = dict(zip("abc", options, strict=True))
+    question = {"type": "choice", "instructions": "Q?", "criteria": criteria}
+    compiled = family.compile(request_from({"state": "S", "questions": {"q": question}}))
+    rows = qwen.encode_prompts(compiled.prompts)
+    texts = [qwen._inner.decode(row.tolist(), skip_special_tokens=False) for row in rows]
+    for option in options:
+        assert any(option in text for text in texts)
+    assert len(set(texts)) == len(texts)
+    body = response_to(answer(family, compiled, zeros(compiled)))
+    assert list(body["answers"]["q"]["probabilities"]) == list(criteria)
+
+
 def test_limits_of_each_family(qwen: Tokenizer) -> None:
     default = Limits()
     told = {
