@@ -111,6 +111,9 @@ class ServiceConfig:
     max_queue_tokens: int = setting(
         4 << 20, "most unique tokens waiting for the engine", unit="tokens", least=1
     )
+    max_requests_per_s: float | None = setting(
+        None, "most POSTs a second of one key, or of one address where no key is set", least=0.01
+    )
     share_across_requests: bool = setting(True, "let requests of one batch share equal prefixes")
     watchdog_ms: int = setting(
         120_000, "longest forward pass before the engine counts as hung", unit="ms", least=1

@@ -10,7 +10,8 @@
     │   ├── RequestTimeout      408   the body did not arrive, or the caller's deadline passed
     │   ├── BodyTooLarge        413
     │   └── UnsupportedMedia    415
-    ├── Overloaded              429 / 529   try again after `retry_after_ms`
+    ├── Overloaded              529   the queue is full; try again after `retry_after_ms`
+    │   └── RateLimited         429   this caller asks too often
     ├── Unavailable             503   loading, draining, or the device is unsound
     ├── InternalError           500   a fault of ours; the message never holds request text
     ├── CheckpointError         a model folder that cannot be loaded (names file and key)
@@ -104,15 +105,21 @@ class UnsupportedMedia(RequestError):
 
 
 class Overloaded(AdjudgeError):
-    """The queue or a rate is full; `retry_after_ms` says when to try again."""
+    """The queue is full; `retry_after_ms` says when to try again."""
 
     status = 529
     error_type = "overloaded_error"
 
-    def __init__(self, message: str, *, retry_after_ms: int, status: int = 529) -> None:
+    def __init__(self, message: str, *, retry_after_ms: int) -> None:
         super().__init__(message)
         self.retry_after_ms = retry_after_ms
-        self.status = status
+
+
+class RateLimited(Overloaded):
+    """This caller asks more often than it may."""
+
+    status = 429
+    error_type = "rate_limit_error"
 
 
 class Unavailable(AdjudgeError):

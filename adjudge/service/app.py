@@ -36,6 +36,7 @@ from adjudge.service.metrics import Metrics
 from adjudge.service.models import listing
 from adjudge.service.openapi import describe
 from adjudge.service.playground import page
+from adjudge.service.rates import Rates
 from adjudge.service.warmup import ask_app
 from adjudge.wire import error_body
 
@@ -84,6 +85,7 @@ class Service:
         self._config = config
         self._keys = keys
         self._metrics = metrics
+        self._rates = Rates(config.max_requests_per_s)
         reader = BodyReader(
             max_bytes=config.max_body_bytes, timeout_seconds=config.body_timeout_ms / 1000
         )
@@ -162,6 +164,8 @@ class Service:
             self._keys.check(exchange)
         if method == "POST" and not self._keys:
             check_origin(exchange, self._config.cors_origin)
+        if method == "POST" and self._rates and not exchange.own:
+            self._rates.check(self._keys.caller(exchange))
         return await route.handler(exchange)
 
     async def _systemone(self, exchange: Exchange) -> HttpResponse:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from hashlib import sha256
 from hmac import compare_digest
 from ipaddress import ip_address
@@ -36,6 +36,13 @@ class Keys:
         matches = [compare_digest(digest, known) for known in self._digests]
         if not any(matches):
             raise AuthenticationError("the key is not accepted here; check it, or ask for another")
+
+    def caller(self, exchange: Exchange) -> Hashable:
+        """Who asks: the key that was checked, or where no key is set, the address."""
+        if self._digests:
+            return _digest(_given(exchange) or "")
+        client = exchange.scope.get("client")
+        return client[0] if client else None
 
     def accepts(self, exchange: Exchange) -> bool:
         """Whether `check` would pass."""

@@ -26,12 +26,13 @@ STATUSES = {
     "408": "The body did not arrive in time, or the request's deadline passed.",
     "413": "The body is too large once decoded.",
     "415": "The media type or content encoding is not served.",
+    "429": "This caller asks more often than it may; see Retry-After and retry-after-ms.",
     "500": "A fault of the server.",
     "503": "Loading, stopping, or the engine stopped.",
     "529": "Too much is waiting; see Retry-After and retry-after-ms.",
 }
 
-POSTS = ("400", "401", "403", "405", "408", "413", "415", "500", "503", "529")
+POSTS = ("400", "401", "403", "405", "408", "413", "415", "429", "500", "503", "529")
 GETS = ("401", "405", "500")
 
 

@@ -263,6 +263,34 @@ def test_metrics_and_logs_hold_no_text_of_a_request(caplog: pytest.LogCaptureFix
     assert secret not in "\n".join(lines)
 
 
+# -- rates
+
+
+def test_over_its_rate_a_key_is_429_before_its_body_is_read_and_others_are_not() -> None:
+    body = {"state": "It rains.", "questions": {"q": NOUL}}
+    slow = {"max_requests_per_s": 0.01}
+    with running(api_key=("one", "other"), **slow) as rig:
+        mine, others = ({"x-api-key": key} for key in ("one", "other"))
+        assert rig.ask(body, headers={"x-api-key": "wrong"}).status_code == 401
+        assert rig.ask(body, headers=mine).status_code == 200
+        refused = rig.ask(b"{", headers=mine)
+        assert refused.status_code == 429
+        assert refused.json()["detail"]["error_type"] == "rate_limit_error"
+        assert 99_000 < int(refused.headers["retry-after-ms"]) <= 100_000
+        assert int(refused.headers["retry-after"]) == 100
+        assert rig.client.get("/v1/models", headers=mine).status_code == 200
+        assert rig.client.get("/health?deep=1", headers=mine).status_code == 200
+        assert rig.ask(body, headers=others).status_code == 200
+        text = rig.client.get("/metrics", headers=mine).text
+        assert 'adjudge_rejections_total{reason="RateLimited"} 1.0' in text
+
+
+def test_without_keys_an_address_has_the_rate() -> None:
+    with running(max_requests_per_s=0.01) as rig:
+        body = {"state": "It rains.", "questions": {"q": NOUL}}
+        assert [rig.ask(body).status_code for _ in range(2)] == [200, 429]
+
+
 # -- the document and the page
 
 

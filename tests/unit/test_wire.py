@@ -16,6 +16,7 @@ from adjudge.errors import (
     InternalError,
     InvalidRequest,
     Overloaded,
+    RateLimited,
     Unavailable,
     UsageError,
 )
@@ -379,7 +380,7 @@ def test_error_bodies() -> None:
         529,
         {"retry-after": "2", "retry-after-ms": "1200"},
     )
-    assert error_body(Overloaded("full", retry_after_ms=-5, status=429))[2]["retry-after"] == "0"
+    assert error_body(RateLimited("full", retry_after_ms=-5))[2]["retry-after"] == "0"
     for internal in (InternalError("oh"), Unavailable("loading")):
         assert error_body(internal)[1]["detail"]["error_type"] == "internal_error"
 
