@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from adjudge.proof.evidence import Evidence, Machine
@@ -56,7 +57,7 @@ def readme_table(results: Results) -> str:
         [machine.name, one.model, *(_layout(one, name) for name in layouts)]
         for machine, found in results
         for one in found
-        if isinstance(one, EngineResult)
+        if isinstance(one, EngineResult) and any(_layout(one, name) for name in layouts)
     ]
     if not served and not passes:
         return NONE_YET
@@ -144,9 +145,10 @@ def _engine(result: EngineResult) -> str:
 
 
 def _check(result: CheckResult) -> str:
-    rows = [[row.name, row.shape, row.detail] for row in result.rows]
+    found = Counter((row.name, row.shape.replace("|", "·"), row.detail) for row in result.rows)
+    rows = [[*row, f"{times} times" if times > 1 else "once"] for row, times in found.items()]
     check = "The full check" if result.full else "The check at load"
-    equal = table(["all bits equal", "shape or case", "detail"], rows)
+    equal = table(["all bits equal", "shape or case", "detail", "compared"], rows)
     return f"{equal}\n{check}, {result.dtype}, {result.seconds:.1f} s.\n"
 
 
