@@ -26,8 +26,10 @@ import triton.language as tl
 from torch import Tensor
 
 CHUNK = 64
-MANY_ITEMS = 264
-"""(Run, head) pairs from which wider slices of the value axis fill a GPU better."""
+NARROW = 32
+WIDE = 64
+"""Values of a slice. A multiprocessor holds one program of either, and a narrow one takes two thirds
+of a wide one's time: narrow slices are for when all of them run at once."""
 FEW_PROGRAMS = 528
 """Programs of a level whose number of runs only the device knows."""
 MOST_PROGRAMS = 1 << 16
@@ -259,12 +261,19 @@ def gated_delta(
     )  # fmt: skip
     out_RVD = x_RX.new_empty(R, HV, DV)
     for level, num_runs in enumerate(level_runs):
-        width = min(DV, 32 if num_runs * HV <= MANY_ITEMS and level == 0 else 64)
+        narrow = level == 0 and max(num_runs, 1) * HV * (DV // NARROW) <= _num_multiprocessors(x_RX)
+        width = min(DV, NARROW if narrow else WIDE)
         items = num_runs * HV * (DV // width) or FEW_PROGRAMS
         _scan[(min(items, MOST_PROGRAMS),)](
             q, k, v, pair, inverse, gate, beta, state_SVKD, out_RVD, run_first_N, run_count_N,
             run_state_in_N, level_start_L, chunk_state_out_C, chunk_rows_CT,
             chunk_first_C, level, scale, HK, HV, DK, DV, width, num_warps=4,
-            num_stages=3 if width == 32 else 2,
+            num_stages=3 if width == NARROW else 2,
         )  # fmt: skip
     return out_RVD
+
+
+def _num_multiprocessors(x: Tensor) -> int:
+    if not x.is_cuda:
+        return 132
+    return torch.cuda.get_device_properties(x.device).multi_processor_count

@@ -87,16 +87,13 @@ def test_chunks_are_what_the_kernels_take() -> None:
 
 
 @pytest.mark.parametrize(
-    ("geometry", "rows", "measured_gib", "most_gib"),
-    [("9b", 12_762, 17.0, 20.0), ("27b", 9_946, 50.3, 56.0)],
+    ("geometry", "measured_gib", "most_gib"), [("9b", 18.99, 20.0), ("27b", 53.69, 56.0)]
 )
-def test_released_sizes(geometry: str, rows: int, measured_gib: float, most_gib: float) -> None:
-    """docs/gpu.md: the allocator's peak, with the largest pass of that run."""
-    config = GEOMETRIES[geometry]
-    made = planned(config, max_batch_tokens=rows)
-    seen = made.total - made.libraries
-    assert measured_gib * GIB < seen < (measured_gib + 1.5) * GIB
-    assert planned(config).total < most_gib * GIB
+def test_released_sizes(geometry: str, measured_gib: float, most_gib: float) -> None:
+    """docs/gpu.md: what the allocator had of the device after the public workload."""
+    made = planned(GEOMETRIES[geometry])
+    assert measured_gib * GIB < made.total < (measured_gib + 1.5) * GIB
+    assert made.total < most_gib * GIB
 
 
 def test_parts_grow_with_what_they_are_for() -> None:
