@@ -28,8 +28,8 @@ from torch import Tensor
 CHUNK = 64
 NARROW = 32
 WIDE = 64
-"""Values of a slice. A multiprocessor holds one program of either, and a narrow one takes two thirds
-of a wide one's time: narrow slices are for when all of them run at once."""
+"""Values of a slice. A multiprocessor holds one program of either, and a narrow one takes two
+thirds of a wide one's time: narrow slices are for when all of them run at once."""
 FEW_PROGRAMS = 528
 """Programs of a level whose number of runs only the device knows."""
 MOST_PROGRAMS = 1 << 16
