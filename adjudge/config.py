@@ -81,6 +81,10 @@ class EngineConfig:
         check(self)
 
 
+ANSWER_FIELDS = ("model", "answers", "usage")
+"""Fields of an answer that its metadata must not take the place of."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceConfig:
     """Who may ask what, how much, and for how long. Raises ConfigError as EngineConfig does."""
@@ -132,6 +136,11 @@ class ServiceConfig:
 
     def __post_init__(self) -> None:
         check(self)
+        if not self.metadata_key or self.metadata_key in ANSWER_FIELDS:
+            raise ConfigError(
+                f"metadata_key is {self.metadata_key!r}; it is a field of every answer beside "
+                f"{', '.join(ANSWER_FIELDS)}, so choose another name, such as x_metadata"
+            )
 
 
 AnyConfig = EngineConfig | ServiceConfig

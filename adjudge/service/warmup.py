@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import msgspec
@@ -12,9 +13,11 @@ from adjudge.errors import InternalError
 from adjudge.families import Limits
 from adjudge.service.exchange import OWN
 
+log = logging.getLogger("adjudge.warmup")
 
-def small_request(name: str, limits: Limits) -> dict[str, Any]:
-    """One short question of each type that the model of this name answers."""
+
+def small_requests(name: str, limits: Limits) -> dict[str, dict[str, Any]]:
+    """Question type -> a request of one short question, for each that the model answers."""
     options, levels = max(2, limits.min_options), max(2, limits.min_levels)
     questions = {
         "noul": {"type": "noul", "instructions": "Is this a test?"},
@@ -29,13 +32,33 @@ def small_request(name: str, limits: Limits) -> dict[str, Any]:
             "criteria": [f"level {place}" for place in range(levels)],
         },
     }
-    asked = {kind: question for kind, question in questions.items() if kind in limits.answers}
-    return {"model": name, "state": "The server tests itself.", "questions": asked}
+    return {
+        kind: {"model": name, "state": "The server tests itself.", "questions": {kind: question}}
+        for kind, question in questions.items()
+        if kind in limits.answers
+    }
 
 
 async def ask_app(app: ASGIApp, name: str, limits: Limits) -> None:
-    """Send `small_request` to POST /v1/systemone. Raises InternalError unless it is answered."""
-    body = msgspec.json.encode(small_request(name, limits))
+    """Send the `small_requests` to POST /v1/systemone.
+
+    What the limits in force refuse is said in the log: such a server is of use to whoever set
+    them. Raises InternalError for any other refusal.
+    """
+    for kind, request in small_requests(name, limits).items():
+        status, reply = await _post(app, msgspec.json.encode(request))
+        if status in (400, 408, 413, 422):
+            what = (
+                "the server's own small %s question to %s is refused under the limits in force: %s"
+            )
+            log.warning(what, kind, name, reply.decode(errors="replace"))
+        elif status != 200:
+            raise InternalError(
+                f"the server's own small {kind} question was answered with {status}"
+            )
+
+
+async def _post(app: ASGIApp, body: bytes) -> tuple[int | None, bytes]:
     scope = {
         "type": "http",
         "asgi": {"version": "3.0"},
@@ -61,5 +84,4 @@ async def ask_app(app: ASGIApp, name: str, limits: Limits) -> None:
 
     await app(scope, receive, send)
     status = sent[0]["status"] if sent else None
-    if status != 200:
-        raise InternalError(f"the server's own small request was answered with {status}")
+    return status, b"".join(message.get("body", b"") for message in sent[1:])

@@ -267,6 +267,15 @@ def test_a_warm_up_that_fails_opens_no_port(tmp_path: Path) -> None:
         assert server.process.stdout and server.process.stdout.read() == ""
 
 
+def test_narrow_limits_are_no_fault(tmp_path: Path) -> None:
+    with started(tmp_path, max_questions=1, max_candidates=1) as server:
+        server.wait_ready()
+        server.signal()
+        assert server.exit_code() == ExitCode.CLEAN
+        assert server.said("own small choice question to")
+        assert server.said("refused under the limits in force")
+
+
 def test_a_port_in_use_is_refused_before_anything_loads(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -131,3 +131,9 @@ def test_secrets_are_not_shown() -> None:
     shown = [value.shown for value in settings.values]
     assert "hush" not in repr(shown)
     assert "(1 hidden)" in shown
+
+
+@pytest.mark.parametrize("name", ["", "model", "answers", "usage"])
+def test_metadata_never_takes_an_answers_place(name: str) -> None:
+    with pytest.raises(ConfigError, match="metadata_key is"):
+        ServiceConfig(metadata_key=name)
