@@ -63,7 +63,7 @@ class EngineConfig:
         16_384, "most unique tokens in one forward pass", unit="tokens", least=64
     )
     gpu_memory_fraction: float = setting(
-        0.9, "share of the device's memory that weights and buffers may take", least=0.05, most=1
+        0.9, "share of a GPU's memory that weights and buffers may take", least=0.05, most=1
     )
     prefix_cache_mib: int = setting(
         0,
@@ -193,11 +193,13 @@ def check_value(section: type[AnyConfig], name: str, value: Any) -> None:
     if value is None and kind.optional:
         return
     if kind.many and not isinstance(value, tuple):
-        raise ConfigError(f"{name} is {value!r}; it takes a list")
+        shown = "one value" if bounds["secret"] else repr(value)
+        raise ConfigError(f"{name} is {shown}; it takes a list")
     for part in value if kind.many else (value,):
         accepted = (int, float) if kind.word is float else kind.word
         if not isinstance(part, accepted) or (kind.word is not bool and isinstance(part, bool)):
-            raise ConfigError(f"{name} is {part!r}; it takes a value of type {kind.word.__name__}")
+            shown = "of another type" if bounds["secret"] else repr(part)
+            raise ConfigError(f"{name} is {shown}; it takes a value of type {kind.word.__name__}")
         if kind.choices and part not in kind.choices:
             raise ConfigError(f"{name} is {part!r}; it takes one of {', '.join(kind.choices)}")
         if bounds["least"] is not None and part < bounds["least"]:

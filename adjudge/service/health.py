@@ -59,8 +59,9 @@ class Health:
                 if len(facts) > 1:
                     body["engines"] = facts
             except DeviceError as error:
+                if self._scheduler.fault is None:  # else it is the cause, and this an effect
+                    body |= {"status": "failed", "reason": error.message}
                 ready = False
-                body |= {"status": "failed", "reason": error.message}
         return (200 if ready else 503), body
 
     def alive(self) -> tuple[int, dict[str, Any]]:

@@ -16,8 +16,8 @@ from adjudge.service.exchange import OWN
 log = logging.getLogger("adjudge.warmup")
 
 
-def small_requests(name: str, limits: Limits) -> dict[str, dict[str, Any]]:
-    """Question type -> a request of one short question, for each that the model answers."""
+def small_questions(limits: Limits) -> dict[str, dict[str, Any]]:
+    """One short question of each type that a model of these limits answers, by its type."""
     options, levels = max(2, limits.min_options), max(2, limits.min_levels)
     questions = {
         "noul": {"type": "noul", "instructions": "Is this a test?"},
@@ -32,21 +32,20 @@ def small_requests(name: str, limits: Limits) -> dict[str, dict[str, Any]]:
             "criteria": [f"level {place}" for place in range(levels)],
         },
     }
-    return {
-        kind: {"model": name, "state": "The server tests itself.", "questions": {kind: question}}
-        for kind, question in questions.items()
-        if kind in limits.answers
-    }
+    return {kind: question for kind, question in questions.items() if kind in limits.answers}
 
 
 async def ask_app(app: ASGIApp, name: str, limits: Limits) -> None:
-    """Send the `small_requests` to POST /v1/systemone.
+    """Send the `small_questions` to POST /v1/systemone, together, or alone if that is refused.
 
-    What the limits in force refuse is said in the log: such a server is of use to whoever set
-    them. Raises InternalError for any other refusal.
+    What the limits in force refuse even alone is said in the log: such a server is of use to
+    whoever set them. Raises InternalError for any other refusal.
     """
-    for kind, request in small_requests(name, limits).items():
-        status, reply = await _post(app, msgspec.json.encode(request))
+    questions = small_questions(limits)
+    if (await _ask(app, name, questions))[0] == 200:
+        return
+    for kind, question in questions.items():
+        status, reply = await _ask(app, name, {kind: question})
         if status in (400, 408, 413, 422):
             what = (
                 "the server's own small %s question to %s is refused under the limits in force: %s"
@@ -58,7 +57,10 @@ async def ask_app(app: ASGIApp, name: str, limits: Limits) -> None:
             )
 
 
-async def _post(app: ASGIApp, body: bytes) -> tuple[int | None, bytes]:
+async def _ask(app: ASGIApp, name: str, questions: dict[str, Any]) -> tuple[int | None, bytes]:
+    """Status and body of the answer."""
+    request = {"model": name, "state": "The server tests itself.", "questions": questions}
+    body = msgspec.json.encode(request)
     scope = {
         "type": "http",
         "asgi": {"version": "3.0"},

@@ -189,6 +189,15 @@ def test_a_fault_turns_health_off_with_the_reason() -> None:
         assert "device is gone" in reply.json()["detail"]["message"]
 
 
+def test_the_reason_stays_the_first_fault_when_the_engine_is_closed_by_it() -> None:
+    with running() as rig:
+        rig.scheduler.fail(Fault("a pass did not return", ExitCode.ENGINE_LOST))
+        rig.engine.unsound = DeviceError("the engine is closed; load it again")
+        reply = rig.client.get("/health")
+        assert reply.status_code == 503
+        assert reply.json()["reason"] == "a pass did not return"
+
+
 def test_an_engine_that_says_it_is_unsound_is_not_ready() -> None:
     with running() as rig:
         rig.engine.unsound = DeviceError("memory errors")

@@ -137,3 +137,11 @@ def test_secrets_are_not_shown() -> None:
 def test_metadata_never_takes_an_answers_place(name: str) -> None:
     with pytest.raises(ConfigError, match="metadata_key is"):
         ServiceConfig(metadata_key=name)
+
+
+@pytest.mark.parametrize("value", ["s3cret", (b"s3cret",)])
+def test_a_wrong_secret_is_not_printed(value: object) -> None:
+    with pytest.raises(ConfigError) as raised:
+        ServiceConfig(api_key=value)  # type: ignore[arg-type]
+    assert "s3cret" not in raised.value.message
+    assert "api_key" in raised.value.message
