@@ -19,7 +19,7 @@ log = logging.getLogger("adjudge.warmup")
 def small_questions(limits: Limits) -> dict[str, dict[str, Any]]:
     """One short question of each type that a model of these limits answers, by its type."""
     options, levels = max(2, limits.min_options), max(2, limits.min_levels)
-    questions = {
+    questions: dict[str, dict[str, Any]] = {
         "noul": {"type": "noul", "instructions": "Is this a test?"},
         "choice": {
             "type": "choice",
