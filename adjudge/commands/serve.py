@@ -21,6 +21,7 @@ from adjudge.commands.load import load_engine, load_engines, with_model
 from adjudge.commands.table import table
 from adjudge.config import EngineConfig
 from adjudge.errors import ConfigError
+from adjudge.families.limits import ALWAYS_ACCEPTED
 from adjudge.origins import add_flags, resolve
 
 _NAMED = re.compile(r"([\w.-]+)=(.+)", re.DOTALL)
@@ -70,6 +71,11 @@ def named_configs(models: Sequence[str], config: EngineConfig) -> dict[str, Engi
         if match is None:
             raise ConfigError(f"{model} has no name; of several models each is NAME=FOLDER")
         name, folder = match.groups()
+        if name in ALWAYS_ACCEPTED:
+            raise ConfigError(
+                f"no model can be called {name}: requests for {' and '.join(ALWAYS_ACCEPTED)} are "
+                "answered by the first model. Give it another name"
+            )
         if name in named:
             raise ConfigError(f"two models are called {name}; give each a name of its own")
         named[name] = replace(config, model=folder)

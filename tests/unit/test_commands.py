@@ -181,3 +181,13 @@ def test_models_are_named_or_alone() -> None:
 def test_models_that_cannot_be_told_apart_are_refused(models: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         named_configs(models, EngineConfig())
+
+
+@pytest.mark.parametrize("words", [[], ["--dry-run"]])
+@pytest.mark.parametrize("models", [["first=x", "jev-latest=y"], ["jev-preview=x"]])
+def test_serve_refuses_a_name_that_means_the_first_model(
+    models: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", *models, *words]) == 2
+    told = capsys.readouterr().err
+    assert "jev-latest and jev-preview are answered by the first model" in told
