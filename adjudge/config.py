@@ -98,8 +98,12 @@ class ServiceConfig:
         (), "web origin allowed to call the service; give it again for more"
     )
     metadata_key: str = setting("x_metadata", "name of the response's metadata object")
-    max_body_bytes: int = setting(
-        4 << 20, "largest request body, once decompressed", unit="bytes", least=1024
+    max_body_bytes: int | None = setting(
+        None,
+        "largest request body, once decompressed, for every model; without it, the limit of each "
+        "model's family",
+        unit="bytes",
+        least=1024,
     )
     max_questions: int = setting(4096, "most questions in a request", least=1)
     max_candidates: int = setting(

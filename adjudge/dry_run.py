@@ -33,11 +33,10 @@ def examine(configs: Mapping[str, EngineConfig], service: ServiceConfig) -> dict
     except DeviceError as error:
         raise ConfigError(error.message) from None
     return {
-        "models": [_model(name, config) for name, config in configs.items()],
+        "models": [_model(name, config, service) for name, config in configs.items()],
         "service": {
             "address": f"{service.host}:{service.port}",
             "needs_a_key": bool(keys),
-            "max_body_bytes": service.max_body_bytes,
             "max_questions": service.max_questions,
             "max_candidates": service.max_candidates,
             "max_queue_jobs": service.max_queue_jobs,
@@ -47,7 +46,7 @@ def examine(configs: Mapping[str, EngineConfig], service: ServiceConfig) -> dict
     }
 
 
-def _model(name: str, config: EngineConfig) -> dict[str, Any]:
+def _model(name: str, config: EngineConfig, service: ServiceConfig) -> dict[str, Any]:
     checkpoint = open_model(config)
     device = open_device(config)
     limits = Compiler.of(checkpoint.card, checkpoint.tokenizer_path, config).family.limits
@@ -83,6 +82,7 @@ def _model(name: str, config: EngineConfig) -> dict[str, Any]:
         **device.facts(),
         "max_prompt_tokens": limits.max_prompt_tokens,
         "max_batch_tokens": config.max_batch_tokens,
+        "max_body_bytes": service.max_body_bytes or limits.max_body_bytes,
         "memory_gib": {part: round(size / GIB, 3) for part, size in parts.items()},
         "memory_budget_gib": round(memory.budget / GIB, 3),
         "bucket_rows": [bucket.rows for bucket in captured],

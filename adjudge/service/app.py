@@ -87,7 +87,9 @@ class Service:
         self._metrics = metrics
         self._rates = Rates(config.max_requests_per_s)
         reader = BodyReader(
-            max_bytes=config.max_body_bytes, timeout_seconds=config.body_timeout_ms / 1000
+            # The body tells which engine it is for; that one's own limit is checked then.
+            max_bytes=config.max_body_bytes or engines.limits().max_body_bytes,
+            timeout_seconds=config.body_timeout_ms / 1000,
         )
         self._decider = Decider(engines, scheduler, reader, metrics, config)
         self._listed = decisions(engines, config.metadata_key)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from starlette.responses import Response as HttpResponse
 
-from adjudge.errors import Detail, InvalidRequest, RequestTimeout
+from adjudge.errors import BodyTooLarge, Detail, InvalidRequest, RequestTimeout
 from adjudge.families.limits import check_counts, num_candidates
 from adjudge.forest import count_rows
 from adjudge.scheduler import Cancelled, Job, Ran
@@ -124,6 +124,12 @@ class Decider:
 
     def _understand(self, body: Body, interpret: Callable[[bytes], Asked]) -> Asked:
         asked = interpret(body.json)
+        limit = self._config.max_body_bytes or asked.door.family.limits.max_body_bytes
+        if body.size > limit:
+            raise BodyTooLarge(
+                f"the body has {body.size} bytes once decoded; {asked.door.card.name} takes "
+                f"{limit}. Send less, or split the request"
+            )
         check_counts(asked.request, self._config.max_questions, self._config.max_candidates)
         _check_parts(asked.request, body)
         return asked

@@ -78,5 +78,6 @@ class Engines:
                 max_options=max(widest.max_options, other.max_options),
                 min_levels=min(widest.min_levels, other.min_levels),
                 max_levels=max(widest.max_levels, other.max_levels),
+                max_body_bytes=max(widest.max_body_bytes, other.max_body_bytes),
             )
         return widest

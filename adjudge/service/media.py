@@ -29,10 +29,12 @@ UPLOADS_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """json: the request's JSON text; parts: name -> bytes of the other parts of a multipart."""
+    """json: the request's JSON text; parts: name -> bytes of the other parts of a multipart;
+    size: bytes of all of it, decoded."""
 
     json: bytes
     parts: Mapping[str, bytes] = field(default_factory=dict)
+    size: int = field(default=0, compare=False)
 
 
 class BodyReader:
@@ -53,7 +55,7 @@ class BodyReader:
         coding = exchange.headers.get("content-encoding", "").strip().lower()
         raw = await self._arrived(exchange)
         body = decode(raw, coding, self.max_bytes)
-        return Body(body) if boundary is None else _split(body, boundary)
+        return Body(body, size=len(body)) if boundary is None else _split(body, boundary)
 
     async def _arrived(self, exchange: Exchange) -> bytes:
         declared = exchange.headers.get("content-length", "")
@@ -122,7 +124,7 @@ def _split(body: bytes, boundary: bytes) -> Body:
     json = parts.pop("request", None)
     if json is None:
         raise UsageError('the multipart body has no part named "request"; send the JSON in one')
-    return Body(json, parts)
+    return Body(json, parts, len(body))
 
 
 class _Collector:

@@ -66,6 +66,6 @@ def _facts(door: Door, config: ServiceConfig) -> dict[str, Any]:
             "max_questions": min(limits.max_questions, config.max_questions),
             "max_candidates": min(limits.max_candidates, config.max_candidates),
             "max_request_tokens": limits.max_request_tokens,
-            "max_body_bytes": config.max_body_bytes,
+            "max_body_bytes": config.max_body_bytes or limits.max_body_bytes,
         },
     }

@@ -85,7 +85,7 @@ def describe(config: ServiceConfig, engines: Engines) -> dict[str, Any]:
             "version": adjudge.__version__,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
             "description": "Send a state and questions, get calibrated probabilities. Bodies may "
-            f"take {config.max_body_bytes} bytes once decoded.",
+            f"take {config.max_body_bytes or engines.limits().max_body_bytes} bytes once decoded.",
         },
         "security": [{}, {"bearer": []}, {"key": []}],
         "paths": paths,

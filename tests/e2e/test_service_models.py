@@ -68,6 +68,32 @@ def test_each_engine_has_limits_of_its_own(rig: Rig) -> None:
     assert "300" in reply.json()["detail"]["message"]
 
 
+def test_a_body_is_held_to_the_limit_of_the_model_that_it_names() -> None:
+    """The server reads as much as its widest model takes; then the named model's limit counts."""
+    wide = FakeEngine(card=OTHER)
+    wide.family = OpenJev(OTHER, replace(wide.family.limits, max_body_bytes=8 << 20))
+    middle, large = {"ignored": "x" * (4 << 20)}, {"ignored": "x" * (8 << 20)}
+    with running(more={"wide": wide}) as rig:
+        listed = {one["name"]: one for one in rig.client.get("/v1/models").json()["models"]}
+        assert listed["wide"]["limits"]["max_body_bytes"] == 8 << 20
+        assert listed["fake/open-jev"]["limits"]["max_body_bytes"] == 4 << 20
+        assert "8388608 bytes" in rig.client.get("/openapi.json").json()["info"]["description"]
+        assert rig.ask(asked("wide", **middle)).status_code == 200
+        assert rig.ask(asked("wide", **large)).status_code == 413
+        for path in ("/v1/systemone", "/v1/systemone/tokens", "/api/alpha/decisions"):
+            reply = rig.ask(asked(None, **middle), path=path)
+            assert reply.status_code == 413
+            told = reply.json()["detail"]
+            assert told["error_type"] == "api_usage_error"
+            assert "fake/open-jev takes 4194304" in told["message"]
+    with running(more={"wide": wide}, max_body_bytes=2000) as rig:
+        assert rig.ask(asked("wide", ignored="x" * 2000)).status_code == 413
+        limits = [one["limits"] for one in rig.client.get("/v1/models").json()["models"]]
+        assert {one["max_body_bytes"] for one in limits} == {2000}
+    with running(max_body_bytes=6 << 20) as rig:
+        assert rig.ask(asked(None, **middle)).status_code == 200
+
+
 def test_the_listing_names_every_engine(rig: Rig) -> None:
     models = {one["name"]: one for one in rig.client.get("/v1/models").json()["models"]}
     assert {"fake/open-jev", "jev-latest", "given", "fake/other", "other-alias"} <= set(models)
