@@ -12,10 +12,17 @@ import numpy as np
 from adjudge.config import EngineConfig
 from adjudge.engine_door import Work
 from adjudge.errors import CheckpointError
-from adjudge.families import Family, ModelCard, family_class, family_for
+from adjudge.families import Family, Limits, ModelCard, family_class, family_for
 from adjudge.families.limits import check_tokens
 from adjudge.tokenizer import Tokenizer
 from adjudge.wire import Request, request_from
+
+
+def limits_in_force(card: ModelCard, config: EngineConfig) -> Limits:
+    """The family's limits for a checkpoint under the settings: no prompt is longer than a pass."""
+    limits: Limits = family_class(card.family).limits_for(card)
+    most = config.max_prompt_tokens or limits.max_prompt_tokens
+    return replace(limits, max_prompt_tokens=min(most, config.max_batch_tokens))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +31,8 @@ class Compiler:
 
     family: Family
     tokenizer: Tokenizer
+    wider_pass_tokens: int | None = None
+    """The longest prompt but for `max_batch_tokens`, where that is less."""
 
     @classmethod
     def of(cls, card: ModelCard, tokenizer_path: Path | None, config: EngineConfig) -> Compiler:
@@ -34,10 +43,11 @@ class Compiler:
         if tokenizer_path is None:
             raise CheckpointError(f"{card.name}: there is no tokenizer.json; every model needs one")
         tokenizer = Tokenizer.load(tokenizer_path)
-        limits = family_class(card.family).limits_for(card)
-        most = config.max_prompt_tokens or limits.max_prompt_tokens
-        limits = replace(limits, max_prompt_tokens=min(most, config.max_batch_tokens))
-        return cls(family_for(card, tokenizer, limits), tokenizer)
+        limits = limits_in_force(card, config)
+        own = family_class(card.family).limits_for(card)
+        most = config.max_prompt_tokens or own.max_prompt_tokens
+        wider = most if most > limits.max_prompt_tokens else None
+        return cls(family_for(card, tokenizer, limits), tokenizer, wider)
 
     def compile(self, request: Request | Mapping[str, Any]) -> Work:
         """The request's prompts and their token ids. Raises RequestError."""
@@ -46,7 +56,12 @@ class Compiler:
         compiled = self.family.compile(request)
         segments = self.tokenizer.encode_segments(compiled.prompts)
         token_ids = [np.concatenate(parts) for parts in segments]
-        check_tokens(compiled, list(map(len, token_ids)), self.family.limits)
+        check_tokens(
+            compiled,
+            list(map(len, token_ids)),
+            self.family.limits,
+            wider_pass_tokens=self.wider_pass_tokens,
+        )
         state_tokens = [
             sum(map(len, parts[: prompt.num_state_segments]))
             for prompt, parts in zip(compiled.prompts, segments, strict=True)

@@ -10,6 +10,8 @@ from typing import Any
 
 from adjudge.commands.family_rows import FamilyRow, family_rows
 from adjudge.commands.table import table
+from adjudge.families import family_class
+from adjudge.families.limits import limit_facts
 from adjudge.origins import add_flags, resolve
 
 
@@ -18,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model", nargs="?", default=argparse.SUPPRESS, metavar="FOLDER", help="model folder"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    add_flags(parser, ["engine"], only=["base", "adapter"])
+    add_flags(parser, ["engine"], only=["base", "adapter", "max_prompt_tokens", "max_batch_tokens"])
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -32,14 +34,20 @@ def run(arguments: argparse.Namespace) -> int:
             print("\n\n".join(map(_table, (*_families(families), geometries))))
         return 0
     from adjudge.checkpoint import open_checkpoint
+    from adjudge.compiler import limits_in_force
 
     checkpoint = open_checkpoint(config.model, adapter=config.adapter, base=config.base)
     card, geometry = asdict(checkpoint.card), asdict(checkpoint.text_config)
     use = {"adapter": checkpoint.weights.adapter_use}
+    own = family_class(checkpoint.card.family).limits_for(checkpoint.card)
+    limits = limit_facts(limits_in_force(checkpoint.card, config), own)
     if arguments.json:
-        print(json.dumps({"card": card, **use, "text_config": geometry}, indent=2))
+        print(
+            json.dumps({"card": card, **use, "limits": limits, "text_config": geometry}, indent=2)
+        )
     else:
-        shown = (*card.items(), *use.items(), *geometry.items())
+        del card["max_prompt_tokens"]  # it is the family's, which stands among the limits
+        shown = (*card.items(), *use.items(), *limits.items(), *geometry.items())
         rows = [(name, _text(value)) for name, value in shown]
         print(table(["field", "value"], rows))
     return 0

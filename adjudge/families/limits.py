@@ -7,6 +7,7 @@ loaded, is 400. Every message says the limit, the actual value and the remedy.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from adjudge.errors import Detail, InvalidRequest, UsageError
 from adjudge.families import Compiled, Limits, ModelCard
@@ -72,23 +73,53 @@ def check_prompts(num_prompts: int, limits: Limits) -> None:
         )
 
 
+def limit_facts(limits: Limits, own: Limits) -> dict[str, Any]:
+    """What a client has to know of the limits in force, JSON-ready; counts of a question type that
+    is not answered are null. own: the family's limits before any setting."""
+    choice, score = "choice" in limits.answers, "score" in limits.answers
+    return {
+        "answers": limits.answers,
+        "max_prompt_tokens": limits.max_prompt_tokens,
+        "family_max_prompt_tokens": own.max_prompt_tokens,
+        "max_questions": limits.max_questions,
+        "max_candidates": limits.max_candidates,
+        "min_options": limits.min_options if choice else None,
+        "max_options": limits.max_options if choice else None,
+        "min_levels": limits.min_levels if score else None,
+        "max_levels": limits.max_levels if score else None,
+        "max_prompts": limits.max_prompts,
+        "max_request_tokens": limits.max_request_tokens,
+        "max_body_bytes": limits.max_body_bytes,
+    }
+
+
 def num_candidates(request: Request) -> int:
     """Candidates over all questions; a noul counts as one."""
     return sum(map(_num_candidates, request.questions.values()))
 
 
-def check_tokens(compiled: Compiled, prompt_tokens: Sequence[int], limits: Limits) -> None:
+def check_tokens(
+    compiled: Compiled,
+    prompt_tokens: Sequence[int],
+    limits: Limits,
+    *,
+    wider_pass_tokens: int | None = None,
+) -> None:
     """Refuses the whole request if a prompt, or their sum, is too long. Nothing is ever cut.
 
-    prompt_tokens[i]: the token count of compiled.prompts[i]. Raises UsageError that names the
-    question of the longest prompt.
+    prompt_tokens[i]: the token count of compiled.prompts[i]; wider_pass_tokens: the longest prompt
+    accepted if one pass were as large, where it is not. Raises UsageError that names the question
+    of the longest prompt.
     """
     longest = max(range(len(prompt_tokens)), key=prompt_tokens.__getitem__)
     if prompt_tokens[longest] > limits.max_prompt_tokens:
+        wider = ""
+        if wider_pass_tokens is not None and prompt_tokens[longest] <= wider_pass_tokens:
+            wider = f", or serve the model with --max-batch-tokens {wider_pass_tokens}"
         raise UsageError(
             f"question {compiled.prompts[longest].question!r} makes a prompt of "
             f"{prompt_tokens[longest]} tokens; the limit is {limits.max_prompt_tokens}. "
-            "Shorten the state, the instructions or the option"
+            f"Shorten the state, the instructions or the option{wider}"
         )
     total = sum(prompt_tokens)
     if limits.max_request_tokens is not None and total > limits.max_request_tokens:

@@ -6,6 +6,8 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from adjudge.families.limits import limit_facts
+
 if TYPE_CHECKING:
     from adjudge.config import ServiceConfig
     from adjudge.engine_door import Door
@@ -62,10 +64,9 @@ def _facts(door: Door, config: ServiceConfig) -> dict[str, Any]:
         "dtype": health.get("dtype"),
         "device": health.get("device"),
         "limits": {
-            "max_prompt_tokens": limits.max_prompt_tokens,
+            **limit_facts(limits, door.family.limits_for(card)),
             "max_questions": min(limits.max_questions, config.max_questions),
             "max_candidates": min(limits.max_candidates, config.max_candidates),
-            "max_request_tokens": limits.max_request_tokens,
             "max_body_bytes": config.max_body_bytes or limits.max_body_bytes,
         },
     }

@@ -80,6 +80,35 @@ def test_health_and_answers_say_what_became_of_each_adapter(url: str) -> None:
         assert ask(url, body).json()["x_metadata"]["adapter"] == use
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_server_and_a_folder_tell_the_same_limits(
+    folders: dict[str, Path], url: str, family: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the prompt, both what the family takes and what the settings leave of it."""
+    models = httpx.get(f"{url}/v1/models", timeout=SOON).json()["models"]
+    (served,) = (one["limits"] for one in models if one["name"] == family)
+    assert main(["models", str(folders[family]), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["limits"] == served
+    limits = limits_of(family)
+    assert tuple(served["answers"]) == limits.answers
+    assert served["max_prompts"] == limits.max_prompts
+    assert served["max_options"] == limits.max_options
+    assert served["min_levels"] == (None if family == "cua_s1" else limits.min_levels)
+    if family == "decider":
+        assert served["family_max_prompt_tokens"] == 36_864
+        assert served["max_prompt_tokens"] == 16_384
+        main(["models", str(folders[family]), "--json", "--max-batch-tokens", "36864"])
+        wide = json.loads(capsys.readouterr().out)["limits"]
+        assert wide["max_prompt_tokens"] == wide["family_max_prompt_tokens"]
+
+
+def test_a_state_longer_than_a_pass_is_refused_with_the_setting_that_admits_it(url: str) -> None:
+    body = {"state": "word " * 20_000, "model": "decider", "questions": {"q": NOUL}}
+    reply = ask(url, body)
+    assert reply.status_code == 400
+    assert reply.json()["detail"]["message"].endswith("--max-batch-tokens 36864")
+
+
 def options(count: int) -> dict[str, None]:
     return {f"option {i}": None for i in range(count)}
 
