@@ -7,6 +7,7 @@ entry and help line follow from the field (see `origins`), so a new setting is o
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from math import isfinite
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from adjudge.errors import ConfigError
@@ -206,6 +207,8 @@ def check_value(section: type[AnyConfig], name: str, value: Any) -> None:
             raise ConfigError(f"{name} is {shown}; it takes a value of type {kind.word.__name__}")
         if kind.choices and part not in kind.choices:
             raise ConfigError(f"{name} is {part!r}; it takes one of {', '.join(kind.choices)}")
+        if isinstance(part, float) and not isfinite(part):
+            raise ConfigError(f"{name} is {part}; it takes a finite number")
         if bounds["least"] is not None and part < bounds["least"]:
             raise ConfigError(f"{name} is {part}; it takes {bounds['least']} or more")
         if bounds["most"] is not None and part > bounds["most"]:
