@@ -27,13 +27,14 @@ def examine(configs: Mapping[str, EngineConfig], service: ServiceConfig) -> dict
     Raises CheckpointError, ConfigError.
     """
     keys = load_keys(service)
-    bind(service.host, service.port).close()
     try:
         check_memory(configs)
     except DeviceError as error:
         raise ConfigError(error.message) from None
+    models = [_model(name, config, service) for name, config in configs.items()]
+    bind(service.host, service.port).close()
     return {
-        "models": [_model(name, config, service) for name, config in configs.items()],
+        "models": models,
         "service": {
             "address": f"{service.host}:{service.port}",
             "needs_a_key": bool(keys),

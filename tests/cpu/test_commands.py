@@ -85,6 +85,8 @@ def test_dry_run_refuses_what_serve_would(
         port = str(taken.getsockname()[1])
         assert main(["serve", str(demo), "--dry-run", "--port", port]) == 2
         assert port in capsys.readouterr().err
+        assert main(["serve", str(tmp_path), "--dry-run", "--port", port]) == 2
+        assert str(tmp_path) in capsys.readouterr().err
 
 
 def test_plan_counts_shared_tokens_once(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
