@@ -182,7 +182,7 @@ class Decider:
 
     def _answer(self, asked: Asked, job: Job, ran: Ran) -> bytes:
         prompt_tokens = job.work.prompt_tokens
-        metadata = {
+        metadata: dict[str, Any] = {
             "inference_seconds": ran.run_seconds,
             "prefix_cache": {
                 "enabled": True,
@@ -191,6 +191,9 @@ class Decider:
                 "hit_tokens": ran.hit_tokens,
             },
         }
+        served_as = self._engines.served_as(asked.door)
+        if served_as is not None:
+            metadata["served_as"] = served_as
         response = asked.door.answer(job.work, ran.logits, metadata)
         self._metrics.answered(asked.request, ran, prompt_tokens, job.rows)
         return asked.render(response)

@@ -63,6 +63,11 @@ class Engines:
         given = [name for name, one in self._known.items() if one is door]
         return list(dict.fromkeys((*(n for n in self.doors if n in given), *given)))
 
+    def served_as(self, door: Door) -> str | None:
+        """The operator's name of an engine; None where it is alone under the checkpoint's own."""
+        name = next(name for name, one in self.doors.items() if one is door)
+        return None if len(self.doors) == 1 and name == door.card.name else name
+
     def has_family(self, family: str) -> bool:
         return any(door.card.family == family for door in self.doors.values())
 

@@ -53,6 +53,17 @@ def test_a_name_means_one_engine_on_every_route(rig: Rig, name: str | None, mode
     assert rig.ask(body, path="/v1/decisions").json()["model"] == model
 
 
+def test_an_answer_tells_which_of_two_models_of_one_name_spoke() -> None:
+    """Two checkpoints of a family may have one name; those they are served as differ."""
+    with running(more={"twin": FakeEngine()}) as rig:
+        for name in ("fake/open-jev", "twin"):
+            body = rig.ask(asked(name)).json()
+            assert body["model"] == "fake/open-jev"
+            assert body["x_metadata"]["served_as"] == name
+    with running() as alone:
+        assert "served_as" not in alone.ask(asked(None)).json()["x_metadata"]
+
+
 def test_an_unknown_name_is_400_and_the_message_lists_the_known(rig: Rig) -> None:
     reply = rig.ask(asked("gpt"))
     assert reply.status_code == 400
