@@ -110,6 +110,12 @@ class ServiceConfig:
     max_candidates: int = setting(
         65_536, "most candidates in a request, over all questions", least=1
     )
+    head_timeout_ms: int = setting(
+        30_000,
+        "longest wait for a request's whole head, from the connection or the head's first byte",
+        unit="ms",
+        least=1,
+    )
     body_timeout_ms: int = setting(
         10_000, "longest wait for a whole request body", unit="ms", least=1
     )

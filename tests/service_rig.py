@@ -78,7 +78,9 @@ def running(
     service = Service(Engines(engines), scheduler, config, keys=load_keys(config), metrics=metrics)
     listener = bind(config.host, config.port)
     listener.listen()
-    server = HttpServer(application(service, config), grace_seconds=5)
+    server = HttpServer(
+        application(service, config), grace_seconds=5, head_seconds=config.head_timeout_ms / 1000
+    )
     thread = threading.Thread(
         target=lambda: asyncio.run(server.serve(sockets=[listener])), name="rig", daemon=True
     )

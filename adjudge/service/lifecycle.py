@@ -176,7 +176,9 @@ class Lifecycle:
     async def _serve(self, service: Service, facts: dict[str, object]) -> ExitCode:
         drain_seconds = self._config.drain_ms / 1000
         server = HttpServer(
-            application(service, self._config), grace_seconds=drain_seconds + CUT_SECONDS
+            application(service, self._config),
+            grace_seconds=drain_seconds + CUT_SECONDS,
+            head_seconds=self._config.head_timeout_ms / 1000,
         )
         try:
             self._listener.listen()

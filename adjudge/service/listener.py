@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from adjudge.errors import ConfigError, UsageError
+from adjudge.errors import AdjudgeError, ConfigError, RequestTimeout, UsageError
 from adjudge.service.exchange import new_request_id
 from adjudge.wire import error_body
 
@@ -68,33 +71,97 @@ def url_of(listener: socket.socket) -> str:
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """One connection. What is not HTTP, and a head without end, are refused in JSON."""
+    """One connection. What is not HTTP, a head without end and one that stalls are refused in JSON.
 
-    _since_progress = 0
+    A clock runs while no request is being answered: until the head of the next one is whole once
+    the connection is new or a byte of it has come, and as long as a connection may idle after other
+    bytes, such as the rest of a body that nobody wanted. uvicorn's own ends at any byte.
+    """
+
+    def __init__(self, *given: Any, head_seconds: float, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._head_seconds = head_seconds
+        self._since_progress = 0
+        self._in_head = False
+        self._clock: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_clock(self._head_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_clock()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         self._since_progress += len(data)
         super().data_received(data)
-        if self._since_progress > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self._refuse(f"the request's head is over {MAX_HEAD_BYTES} bytes; send less in it")
+        if self.transport.is_closing():
+            return
+        if self._since_progress > MAX_HEAD_BYTES:
+            self._refuse(
+                UsageError(f"the request's head is over {MAX_HEAD_BYTES} bytes; send less in it")
+            )
+        elif self._clock is None and (self.cycle is None or self.cycle.response_complete):
+            self._start_clock(self._head_seconds if self._in_head else KEEP_ALIVE_SECONDS)
 
     def on_message_begin(self) -> None:
         self._since_progress = 0
+        self._in_head = True
+        self._stop_clock()
         super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._stop_clock()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._stop_clock()
+        super().on_message_complete()
 
     def on_body(self, body: bytes) -> None:
         self._since_progress = 0
         super().on_body(body)
 
-    def send_400_response(self, msg: str) -> None:
-        self._refuse("this is not a whole HTTP/1.1 request; check its request line and framing")
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # Part of the next head came while this request was being answered.
+        if self._in_head and self._clock is None and self.cycle.response_complete:
+            self._start_clock(self._head_seconds)
 
-    def _refuse(self, message: str) -> None:
-        status, body, _ = error_body(UsageError(message))
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(
+            UsageError("this is not a whole HTTP/1.1 request; check its request line and framing")
+        )
+
+    def _start_clock(self, seconds: float) -> None:
+        self._clock = self.loop.call_later(seconds, self._late)
+
+    def _stop_clock(self) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+
+    def _late(self) -> None:
+        if self.transport.is_closing():
+            return
+        if self._in_head:
+            self._refuse(
+                RequestTimeout(
+                    f"the request's head was not whole within {self._head_seconds:g} s; send it "
+                    "in one piece"
+                )
+            )
+        else:
+            self.transport.close()
+
+    def _refuse(self, error: AdjudgeError) -> None:
+        status, body, _ = error_body(error)
         content = msgspec.json.encode(body)
         number = new_request_id()
         head = (
-            f"HTTP/1.1 {status} Bad Request",
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
             "content-type: application/json",
             f"content-length: {len(content)}",
             f"x-request-id: {number}",
@@ -108,13 +175,14 @@ class HttpProtocol(HttpToolsProtocol):
 class HttpServer(uvicorn.Server):
     """uvicorn on our socket, with signals left to the lifecycle."""
 
-    def __init__(self, app: ASGIApp, *, grace_seconds: float) -> None:
+    def __init__(self, app: ASGIApp, *, grace_seconds: float, head_seconds: float) -> None:
+        connection = partial(HttpProtocol, head_seconds=head_seconds)
         super().__init__(
             uvicorn.Config(
                 app,
                 access_log=False,
                 backlog=BACKLOG,
-                http=HttpProtocol,
+                http=cast("type[asyncio.Protocol]", connection),
                 lifespan="off",
                 log_config=None,
                 proxy_headers=False,

@@ -240,6 +240,40 @@ def test_a_head_without_end_is_refused_in_json(rig: Rig, line: bytes) -> None:
     assert rig.ask(body()).status_code == 200
 
 
+def test_a_connection_that_sends_nothing_is_closed() -> None:
+    with running(head_timeout_ms=300) as rig:
+        with connected(rig, b"") as link:
+            assert link.recv(1) == b""
+        assert rig.ask(body()).status_code == 200
+
+
+@pytest.mark.parametrize("before", [b"", b"GET /version HTTP/1.1\r\nhost: x\r\n\r\n"])
+@pytest.mark.parametrize("begun", [b"G", b"GET /version HTTP/1.1\r\nhost: x\r\n"])
+def test_a_head_that_stalls_is_408_on_a_new_connection_and_on_a_kept_one(
+    before: bytes, begun: bytes
+) -> None:
+    with running(head_timeout_ms=300) as rig:
+        with connected(rig, before + begun) as link, link.makefile("rb") as reader:
+            sent = reader.read()
+        refusal = sent[sent.rindex(b"HTTP/1.1 4") :]
+        assert refusal.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+        assert b"connection: close" in refusal
+        told = json.loads(refusal.partition(b"\r\n\r\n")[2])["detail"]
+        assert "not whole within 0.3 s" in told["message"]
+
+
+def test_the_time_of_a_head_does_not_run_while_a_request_is_answered() -> None:
+    with running(head_timeout_ms=300) as rig, connected(rig, b"") as link:
+        rig.engine.gate.clear()
+        content = json.dumps(body()).encode()
+        link.sendall(head(len(content)) + content)
+        assert rig.engine.entered.acquire(timeout=SOON)
+        with connected(rig, b"") as other:
+            assert other.recv(1) == b"", "a later connection's time is over"
+        rig.engine.gate.set()
+        assert status_of(link) == 200
+
+
 def refused(link: socket.socket) -> None:
     """The last reply on the connection is a 400 of our own shape."""
     with link.makefile("rb") as reader:
