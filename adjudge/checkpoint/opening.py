@@ -78,16 +78,7 @@ def open_checkpoint(
     CheckpointError naming file and key.
     """
     folder = Path(path)
-    if not folder.is_dir():
-        raise CheckpointError(f"{folder}: not a folder")
-    found = [(layout, at) for layout in LAYOUTS if (at := layout.find(folder)) is not None]
-    if not found:
-        known = "; ".join(f"{layout.what} ({' or '.join(layout.markers)})" for layout in LAYOUTS)
-        raise CheckpointError(f"{folder}: {_unknown(folder)}; known layouts: {known}")
-    if len(found) > 1:
-        names = " and ".join(str(marker.relative_to(folder)) for _, marker in found)
-        raise CheckpointError(f"{folder}: ambiguous: it holds {names}")
-    layout, marker = found[0]
+    layout, marker = _layout(folder)
     if base is not None and not layout.takes_base:
         raise CheckpointError(
             f"{folder}: {layout.what} brings all its weights; no base belongs to it"
@@ -102,6 +93,28 @@ def open_checkpoint(
             "kept unmerged"
         )
     return opened
+
+
+def takes_base(path: str | Path) -> bool:
+    """Whether the folder's layout has its base model in a folder of its own, or may have.
+
+    Raises CheckpointError where it has no layout.
+    """
+    return _layout(Path(path))[0].takes_base
+
+
+def _layout(folder: Path) -> tuple[Layout, Path]:
+    """The folder's one layout and the marker that tells it. Raises CheckpointError."""
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: not a folder")
+    found = [(layout, at) for layout in LAYOUTS if (at := layout.find(folder)) is not None]
+    if not found:
+        known = "; ".join(f"{layout.what} ({' or '.join(layout.markers)})" for layout in LAYOUTS)
+        raise CheckpointError(f"{folder}: {_unknown(folder)}; known layouts: {known}")
+    if len(found) > 1:
+        names = " and ".join(str(marker.relative_to(folder)) for _, marker in found)
+        raise CheckpointError(f"{folder}: ambiguous: it holds {names}")
+    return found[0]
 
 
 def _unknown(folder: Path) -> str:

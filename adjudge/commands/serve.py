@@ -2,6 +2,7 @@
 
   adjudge serve FOLDER                    one model
   adjudge serve fast=FOLDER deep=FOLDER   several; a request's `model` picks, the first is default
+  adjudge serve a=FOLDER b=FOLDER --base FOLDER   a base goes to each model that takes one
 
 The port opens once a warm-up request has passed through the whole path. Without a model folder a
 demo checkpoint with random weights is served. docs/operate.md tells of signals and exit codes.
@@ -17,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from adjudge.commands.load import load_engine, load_engines, with_model
+from adjudge.commands.load import fitted, load_engine, load_engines, with_model
 from adjudge.commands.table import table
 from adjudge.config import EngineConfig
 from adjudge.errors import ConfigError
@@ -34,6 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="check settings and model folders, print limits, memory and buckets, and stop",
     )
+    parser.add_argument(
+        "--base-of",
+        action="append",
+        default=[],
+        metavar="NAME=FOLDER",
+        help="base of one of several models, in place of --base; give it again for more",
+    )
     parser.add_argument("--json", action="store_true", help="print a dry run's findings as JSON")
     add_flags(parser, leave_out=["model"])
 
@@ -41,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     settings = resolve(vars(arguments), os.environ)
     configs = named_configs(arguments.models, settings.engine)
+    configs = fitted(configs, _bases(arguments.base_of))
     if arguments.dry_run:
         from adjudge.dry_run import examine
 
@@ -80,6 +89,19 @@ def named_configs(models: Sequence[str], config: EngineConfig) -> dict[str, Engi
             raise ConfigError(f"two models are called {name}; give each a name of its own")
         named[name] = replace(config, model=folder)
     return named
+
+
+def _bases(words: Sequence[str]) -> dict[str, str]:
+    """Name -> folder. Raises ConfigError."""
+    bases: dict[str, str] = {}
+    for word in words:
+        match = _NAMED.fullmatch(word)
+        if match is None:
+            raise ConfigError(f"--base-of is {word}; it takes NAME=FOLDER")
+        name, folder = match.groups()
+        if bases.setdefault(name, folder) != folder:
+            raise ConfigError(f"--base-of gives {name} two bases; give it one")
+    return bases
 
 
 def _text(found: Mapping[str, Any]) -> str:

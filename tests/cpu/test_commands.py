@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 from pathlib import Path
 
 import pytest
 
+from adjudge.checkpoint.make import write_checkpoint
 from adjudge.cli import main
 
 
@@ -87,6 +89,45 @@ def test_dry_run_refuses_what_serve_would(
         assert port in capsys.readouterr().err
         assert main(["serve", str(tmp_path), "--dry-run", "--port", port]) == 2
         assert str(tmp_path) in capsys.readouterr().err
+
+
+def dry(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, str] | str:
+    """What became of each model's adapter, or the message of the refusal."""
+    code = main(["serve", *words, "--dry-run", "--json", "--port", "0", "--device", "cpu"])
+    shown = capsys.readouterr()
+    if code:
+        return shown.err
+    return {model["name"]: model["adapter"] for model in json.loads(shown.out)["models"]}
+
+
+def test_a_shared_setting_applies_to_the_models_that_it_can(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An adapter without its base beside a Decider, and beside an adapter of another base."""
+    whole = {
+        family: write_checkpoint(tmp_path / family, family=family)
+        for family in ("cua_s1", "jemm", "decider")
+    }
+    cua, jemm = tmp_path / "cua", tmp_path / "just-jemm"
+    shutil.copytree(whole["cua_s1"] / "text", cua / "text")
+    jemm.mkdir()
+    for file in ("decision_config.json", "adapter_config.json", "adapter_model.safetensors"):
+        shutil.copy(whole["jemm"] / file, jemm)
+    two = [f"a={cua}", f"b={whole['decider']}"]
+    base = ["--base", str(whole["cua_s1"])]
+    assert "base" in dry(capsys, *two)
+    assert dry(capsys, *two, *base) == {"a": "merged", "b": "none"}
+    assert dry(capsys, *two, *base, "--adapter", "unmerged") == {"a": "unmerged", "b": "none"}
+    own = ["--base-of", f"a={whole['cua_s1']}", "--base-of", f"c={whole['jemm']}"]
+    three = [*two, f"c={jemm}"]
+    assert dry(capsys, *three, *own) == {"a": "merged", "b": "none", "c": "unmerged"}
+    assert dry(capsys, *three, *base, *own[2:]) == {"a": "merged", "b": "none", "c": "unmerged"}
+    deciders = [f"a={whole['decider']}", f"b={whole['decider']}"]
+    assert "no model here takes the base" in dry(capsys, *deciders, *base)
+    assert "no model here has an adapter" in dry(capsys, *deciders, "--adapter", "unmerged")
+    assert "no base belongs to it" in dry(capsys, *two, *base, "--base-of", f"b={cua}")
+    assert "no model is called that; the names are a, b" in dry(capsys, *two, "--base-of", "x=y")
+    assert "takes NAME=FOLDER" in dry(capsys, *two, "--base-of", "x")
 
 
 def test_plan_counts_shared_tokens_once(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
