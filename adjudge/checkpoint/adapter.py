@@ -1,14 +1,15 @@
 """LoRA deltas: pairs of small matrices in a file, checked against the weights they change.
 
-W' = W + scale · B · A, in FP32, rounded once. The merge always runs on the CPU, in row blocks,
-so that a merge at load and a merge at export give the same bits, whatever the device.
+W' = W + scale · B · A, in FP32, rounded once. The merge always runs on the CPU, in blocks of 64
+rows that begin at multiples of 64, so that a merge at load, a merge at export and single rows
+give the same bits, whatever the device and whichever rows are wanted.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ from adjudge.config import AdapterMode
 from adjudge.errors import CheckpointError
 from adjudge.families import family_class
 
-MERGE_BLOCK_ELEMENTS = 16 << 20
+MERGE_BLOCK_ROWS = 64
 PAIR_KEY = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.default)?\.weight")
 
 
@@ -122,9 +123,23 @@ def check_finite(tensor: Tensor, path: Path, key: str) -> None:
 def merge(stored: Tensor, delta: Lora, dtype: torch.dtype) -> Tensor:
     """W + scale · B·A for a CPU matrix [N, K], computed in FP32, rounded once to `dtype`."""
     merged = torch.empty(stored.shape, dtype=dtype)
-    rows = max(1, MERGE_BLOCK_ELEMENTS // stored.shape[1])
-    for first in range(0, stored.shape[0], rows):
-        block = slice(first, first + rows)
-        product = (delta.b[block] @ delta.a).mul_(delta.scale)
-        merged[block] = product.add_(stored[block])
+    for first in range(0, stored.shape[0], MERGE_BLOCK_ROWS):
+        merged[first : first + MERGE_BLOCK_ROWS] = _merged_block(stored, delta, first)
     return merged
+
+
+def merge_rows(stored: Tensor, delta: Lora, ids: Sequence[int]) -> Tensor:
+    """The rows that `merge` to FP32 gives for `ids`, to the bit: float32 [len(ids), K]."""
+    index = torch.tensor(ids, dtype=torch.int64)
+    firsts = index - index % MERGE_BLOCK_ROWS
+    made = torch.empty(len(ids), stored.shape[1])
+    for first in firsts.unique().tolist():
+        (places,) = torch.nonzero(firsts == first, as_tuple=True)
+        made[places] = _merged_block(stored, delta, first)[index[places] - first]
+    return made
+
+
+def _merged_block(stored: Tensor, delta: Lora, first: int) -> Tensor:
+    """FP32 rows of one block. Its product has this shape always: another may sum otherwise."""
+    block = slice(first, first + MERGE_BLOCK_ROWS)
+    return (delta.b[block] @ delta.a).mul_(delta.scale).add_(stored[block])

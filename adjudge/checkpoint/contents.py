@@ -67,10 +67,18 @@ class WeightSource(Protocol):
         """Canonical names of the weights whose LoRA is kept apart, so that `lora` gives it."""
         ...
 
-    def read(self, name: str, *, device: torch.device | str, dtype: torch.dtype) -> Tensor:
+    def exact_dtype(self, name: str) -> torch.dtype:
+        """The dtype that holds a tensor as `read(…, exact=True)` gives it: the stored one, or
+        float32 where a LoRA is merged in."""
+        ...
+
+    def read(
+        self, name: str, *, device: torch.device | str, dtype: torch.dtype, exact: bool = False
+    ) -> Tensor:
         """One tensor, finite, on the device; a LoRA is already merged in when merging was asked.
 
-        Raises CheckpointError naming file and key.
+        exact: not rounded to `precision` first, as label rows are. Raises CheckpointError naming
+        file and key.
         """
         ...
 

@@ -1,6 +1,8 @@
 """Our own export: a Transformers folder, the head and the adapter in safetensors, one card.
 
-    config.json  model.safetensors (or shards and their index)  tokenizer.json
+    config.json  tokenizer.json
+    model.safetensors (or shards and their index); an LM head without a scoring head stays as exact
+                            as its label rows: float32 where a LoRA is merged into it
     adjudge.json            {format: "adjudge-checkpoint/1", card, adapter: {rank, scale} or null,
                             head: is there a scoring head}
     head.safetensors        weight [1, hidden], bias [1], float32; only with a scoring head
@@ -46,6 +48,7 @@ from adjudge.progress import Progress
 CARD_FILE = "adjudge.json"
 FORMAT = "adjudge-checkpoint/1"
 ADAPTER_FILE = "adapter.safetensors"
+LM_HEAD = "lm_head.weight"
 
 
 def write_export(
@@ -71,7 +74,11 @@ def _write(checkpoint: Checkpoint, folder: Path, progress: Progress, shard_bytes
     weights, config = checkpoint.weights, checkpoint.text_config
     shapes = {name: s for name, s in text_tensors(config).items() if name in weights.names()}
     names = {stored_key(name): name for name in shapes}
-    plan = {key: (weights.precision, shapes[name]) for key, name in names.items()}
+    exact = {LM_HEAD} & set(shapes) if checkpoint.head is None else set()
+    plan = {
+        key: (weights.exact_dtype(name) if name in exact else weights.precision, shapes[name])
+        for key, name in names.items()
+    }
     deltas = {name: delta for name in shapes if (delta := weights.lora(name)) is not None}
     total = sum(num_bytes(*described) for described in plan.values())
     _check_space(folder, total)
@@ -83,7 +90,8 @@ def _write(checkpoint: Checkpoint, folder: Path, progress: Progress, shard_bytes
         progress("writing weights, bytes", done, total)
 
     def tensor(key: str) -> Tensor:
-        return weights.read(names[key], device="cpu", dtype=weights.precision)
+        name = names[key]
+        return weights.read(name, device="cpu", dtype=plan[key][0], exact=name in exact)
 
     write_sharded(folder, plan, tensor, shard_bytes=shard_bytes, wrote=wrote)
     weights.finish(set(shapes), {})
@@ -93,7 +101,7 @@ def _write(checkpoint: Checkpoint, folder: Path, progress: Progress, shard_bytes
         write_tensors(folder / HEAD_FILE, head_tensors(checkpoint.head))
     if checkpoint.tokenizer_path is not None:
         write_bytes(folder / "tokenizer.json", checkpoint.tokenizer_path.read_bytes())
-    architecture = "Qwen3_5ForCausalLM" if "lm_head.weight" in shapes else "Qwen3_5TextModel"
+    architecture = "Qwen3_5ForCausalLM" if LM_HEAD in shapes else "Qwen3_5TextModel"
     dtype = str(weights.precision).removeprefix("torch.")
     config_json = config.to_json() | {"architectures": [architecture], "dtype": dtype}
     write_json(folder / "config.json", config_json)

@@ -127,7 +127,12 @@ class RandomWeights:
     def deltas(self) -> set[str]:
         return set()
 
-    def read(self, name: str, *, device: torch.device | str, dtype: torch.dtype) -> Tensor:
+    def exact_dtype(self, name: str) -> torch.dtype:
+        return self.precision
+
+    def read(
+        self, name: str, *, device: torch.device | str, dtype: torch.dtype, exact: bool = False
+    ) -> Tensor:
         self._read.append(name)
         return self._made(name, device).to(dtype)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from adjudge.checkpoint.adapter import Adapter, check_finite, merge
+from adjudge.checkpoint.adapter import Adapter, check_finite, merge, merge_rows
 from adjudge.checkpoint.contents import AdapterUse, Lora
 from adjudge.checkpoint.safetensors_file import DTYPES, SafetensorsFile
 from adjudge.checkpoint.tensor_names import canonical, text_tensors, why_ignored
@@ -69,18 +69,27 @@ class FolderWeights:
     def deltas(self) -> set[str]:
         return set() if self.adapter is None or self.merged else self.adapter.names()
 
-    def read(self, name: str, *, device: torch.device | str, dtype: torch.dtype) -> Tensor:
+    def exact_dtype(self, name: str) -> torch.dtype:
         file, key = self._located(name)
+        if self.merged and self.adapter is not None and name in self.adapter.names():
+            return torch.float32
+        return DTYPES[file.entries[key].dtype]
+
+    def read(
+        self, name: str, *, device: torch.device | str, dtype: torch.dtype, exact: bool = False
+    ) -> Tensor:
+        file, key = self._located(name)
+        precision = torch.float32 if exact else self.precision
         self._read.append(name)
         delta = self.adapter.lora(name) if self.adapter and self.merged else None
         with file.view(key) as stored:
             if delta is not None:
-                made = merge(stored, delta, self.precision)
+                made = merge(stored, delta, precision)
                 self._read_deltas.append(name)
-            elif self.precision == stored.dtype:
+            elif exact or precision == stored.dtype:
                 made = stored.to(device, dtype, copy=True)
             else:
-                made = stored.to(self.precision)
+                made = stored.to(precision)
             made = made.to(device, dtype)
         check_finite(made, file.path, key)
         return made
@@ -88,11 +97,12 @@ class FolderWeights:
     def rows(self, name: str, ids: Sequence[int], *, device: torch.device | str) -> Tensor:
         file, key = self._located(name)
         delta = self.adapter.lora(name) if self.adapter else None
-        index = torch.tensor(ids, dtype=torch.int64)
         with file.view(key) as stored:
-            made = stored.index_select(0, index).to(torch.float32)
-        if delta is not None:
-            made += (delta.b.index_select(0, index) @ delta.a).mul_(delta.scale)
+            if delta is None:
+                index = torch.tensor(ids, dtype=torch.int64)
+                made = stored.index_select(0, index).to(torch.float32)
+            else:
+                made = merge_rows(stored, delta, ids)
         check_finite(made, file.path, key)
         return made.to(device)
 
