@@ -122,11 +122,16 @@ class Encoder(Protocol):
 
 
 class Family(Protocol):
-    """The contract of a family. An instance belongs to one loaded checkpoint."""
+    """The contract of a family. An instance belongs to one loaded checkpoint.
+
+    names: what a request's `model` may say of it, its own name first; a server of several routes
+    by them.
+    """
 
     about: ClassVar[About]
     card: ModelCard
     limits: Limits
+    names: Sequence[str]
 
     @classmethod
     def build(cls, card: ModelCard, encoder: Encoder, limits: Limits | None = None) -> Family:

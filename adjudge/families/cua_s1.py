@@ -58,7 +58,7 @@ class CuaS1:
         self._ids = checked_label_ids(encoder, string.ascii_uppercase, CLOSING)
         revision = "" if card.revision is None else f"@{card.revision}"
         self._model = f"{card.name}{revision}:text"
-        self._names = [*card_names(card), "cua-s1-4b-0.2", self._model]
+        self.names = [*card_names(card), "cua-s1-4b-0.2", self._model]
 
     @classmethod
     def build(cls, card: ModelCard, encoder: Encoder, limits: Limits | None = None) -> CuaS1:
@@ -71,7 +71,7 @@ class CuaS1:
         )
 
     def compile(self, request: Request) -> Compiled:
-        check_request(request, self.limits, self._names)
+        check_request(request, self.limits, self.names)
         state = plain_text(request.state) if request.state else json_text(request.state)
         screen = f"{TASK}{state}\n\n"
         prompts = (

@@ -104,7 +104,7 @@ class Decider:
             )
             for kind in KINDS
         }
-        self._names = [*card_names(card), "decider"]
+        self.names = [*card_names(card), "decider"]
 
     @classmethod
     def build(cls, card: ModelCard, encoder: Encoder, limits: Limits | None = None) -> Decider:
@@ -123,7 +123,7 @@ class Decider:
         )
 
     def compile(self, request: Request) -> Compiled:
-        check_request(request, self.limits, self._names)
+        check_request(request, self.limits, self.names)
         _check_nouls(request)
         rows = {name: _rows(question) for name, question in request.questions.items()}
         check_prompts(sum(map(len, rows.values())), self.limits)

@@ -73,7 +73,7 @@ class Jemm:
         self._temperature = checked_temperature(
             card.calibration.get("temperature"), f"{card.name}: decision_config.json"
         )
-        self._names = [*card_names(card), "jemm"]
+        self.names = [*card_names(card), "jemm"]
 
     @classmethod
     def build(cls, card: ModelCard, encoder: Encoder, limits: Limits | None = None) -> Jemm:
@@ -91,7 +91,7 @@ class Jemm:
         )
 
     def compile(self, request: Request) -> Compiled:
-        check_request(request, self.limits, self._names)
+        check_request(request, self.limits, self.names)
         context = f"{OPENING}{_state(request.state)}\n\n"
         prompts: list[Prompt] = []
         for name, question in request.questions.items():

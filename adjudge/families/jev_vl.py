@@ -111,7 +111,7 @@ class JevVl:
             )
             for kind in KINDS
         }
-        self._names = [*card_names(card)]
+        self.names = card_names(card)
 
     @classmethod
     def build(cls, card: ModelCard, encoder: Encoder, limits: Limits | None = None) -> JevVl:
@@ -128,7 +128,7 @@ class JevVl:
         )
 
     def compile(self, request: Request) -> Compiled:
-        check_request(request, self.limits, self._names)
+        check_request(request, self.limits, self.names)
         state = plain_text(request.state)
         prompts: list[Prompt] = []
         for name, question in request.questions.items():

@@ -94,9 +94,9 @@ class OpenJev:
         self._temperature = checked_temperature(
             card.calibration.get("temperature"), f"{card.name}: temperature.json"
         )
-        self._names = [*card_names(card), "open-jev"]
+        self.names = [*card_names(card), "open-jev"]
         if card.base is not None:
-            self._names.append(card.base)
+            self.names.append(card.base)
 
     @classmethod
     def build(cls, card: ModelCard, encoder: Encoder, limits: Limits | None = None) -> OpenJev:
@@ -107,7 +107,7 @@ class OpenJev:
         return Limits(max_prompt_tokens=card.max_prompt_tokens)
 
     def compile(self, request: Request) -> Compiled:
-        check_request(request, self.limits, self._names)
+        check_request(request, self.limits, self.names)
         context = f"{OPENING}{render(request.state)}\n\n"
         prompts: list[Prompt] = []
         questions: dict[str, range] = {}

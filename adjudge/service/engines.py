@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class Engines:
     """Engines by the name that the operator gave them; the first is the one meant by default.
 
-    A name is an operator's, a checkpoint's own, or one of its aliases; the earlier engine wins.
+    A name is an operator's, or one that a family takes for its checkpoint; an operator's wins,
+    then the earlier engine.
     With one engine, a name that is none of these is for its family to accept or refuse.
     """
 
@@ -29,7 +30,7 @@ class Engines:
         self.first = next(iter(self.doors.values()))
         self._known: dict[str, Door] = dict(self.doors)
         for door in self.doors.values():
-            for name in (door.card.name, *door.card.aliases):
+            for name in door.family.names:
                 self._known.setdefault(name, door)
         for name in ALWAYS_ACCEPTED:
             self._known[name] = self.first
