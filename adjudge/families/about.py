@@ -24,10 +24,11 @@ class Release:
 class About:
     """prompts: what is read, and how often; labels: what is read out at a prompt's end, and in
     which precision; folder: the files that its release consists of; adapter: what its authors do
-    with the adapter, if it has one."""
+    with the adapter, if it has one; decide: whether POST /v1/decide asks it."""
 
     prompts: str
     labels: str
     folder: str
     releases: tuple[Release, ...]
     adapter: Literal["merged", "unmerged", "none"] = "merged"
+    decide: bool = False

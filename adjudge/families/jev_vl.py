@@ -79,6 +79,7 @@ class JevVl:
                 geometry="27b",
             ),
         ),
+        decide=True,
     )
 
     def __init__(self, card: ModelCard, encoder: Encoder, limits: Limits | None = None) -> None:

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("adjudge.service")
 
-BARE_FAMILY = "jev_vl"
-"""The family that has a body of its own, at /v1/decide."""
+DECIDE_PATH = "/v1/decide"
+"""Of a body of its own, there with a model of a family that is asked so."""
 
 CLIENT_LEFT = 499
 """Status in log and metrics of an exchange whose client left; nothing was sent."""
@@ -111,8 +111,8 @@ class Service:
             "/openapi.json": Route("GET", self._describe),
             "/docs": Route("GET", self._docs),
         }
-        if engines.has_family(BARE_FAMILY):
-            self.routes["/v1/decide"] = Route("POST", self._decide)
+        if engines.asked_at_decide:
+            self.routes[DECIDE_PATH] = Route("POST", self._decide)
 
     def close(self) -> None:
         self._decider.close()
@@ -156,6 +156,10 @@ class Service:
     async def _answer(self, exchange: Exchange, route: Route | None) -> HttpResponse:
         if route is None:
             known = ", ".join(self.routes)
+            if exchange.path == DECIDE_PATH:
+                raise NotFound(
+                    f"no model that is asked at {DECIDE_PATH} is loaded here; there are {known}"
+                )
             raise NotFound(f"there is no such path; there are {known}")
         method = "GET" if exchange.method == "HEAD" else exchange.method
         if method != route.method:

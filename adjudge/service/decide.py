@@ -20,6 +20,7 @@ from adjudge.scheduler import Cancelled, Job, Ran
 from adjudge.wire import (
     Request,
     Response,
+    decide_detail,
     decide_to,
     decode_json,
     encode_response,
@@ -84,9 +85,12 @@ class Decider:
 
     def bare(self, body: bytes) -> Asked:
         """POST /v1/decide, JEV-VL's own body."""
-        door, request = self._engines.claim(parse_decide(body))
+        door, request = self._engines.claim_decide(parse_decide(body))
         return Asked(
-            door, request, lambda response: msgspec.json.encode(decide_to(request, response))
+            door,
+            request,
+            lambda response: msgspec.json.encode(decide_to(request, response)),
+            decide_detail,
         )
 
     async def decide(self, exchange: Exchange, interpret: Callable[[bytes], Asked]) -> HttpResponse:

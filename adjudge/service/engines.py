@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from adjudge.errors import UsageError
+from adjudge.families import family_class
 from adjudge.families.limits import ALWAYS_ACCEPTED
 from adjudge.wire import Request, typed_request
 
 if TYPE_CHECKING:
     from adjudge.engine_door import Door
     from adjudge.families import Limits
+    from adjudge.families.about import About
 
 
 class Engines:
@@ -41,9 +43,21 @@ class Engines:
         door = self._pick(model if isinstance(model, str) else None)
         return door, self._settled(typed_request(value, aliases=door.family.limits.aliases))
 
-    def claim(self, request: Request) -> tuple[Door, Request]:
-        """The engine of a request, and the request without the name that is settled by that."""
-        return self._pick(request.model), self._settled(request)
+    def claim_decide(self, request: Request) -> tuple[Door, Request]:
+        """The engine of a request to /v1/decide, and the request without the name that is settled
+        by that. The first engine that is asked there is the one meant by default. Raises
+        UsageError."""
+        asked_there = [door for door in self.doors.values() if _is_asked_at_decide(door)]
+        default = request.model is None or request.model in ALWAYS_ACCEPTED
+        door = asked_there[0] if default and asked_there else self._pick(request.model)
+        if door not in asked_there:
+            names = [name for one in asked_there for name in self.names(one)]
+            there = f"send one of: {', '.join(names)}" if names else "none is loaded here"
+            raise UsageError(
+                "the model of this request is not asked at /v1/decide, which is the body of "
+                f"JEV-VL; ask it at /v1/systemone, or leave model out or {there}"
+            )
+        return door, self._settled(request)
 
     def _pick(self, model: str | None) -> Door:
         door = self.first if model is None else self._known.get(model)
@@ -69,8 +83,10 @@ class Engines:
         name = next(name for name, one in self.doors.items() if one is door)
         return None if len(self.doors) == 1 and name == door.card.name else name
 
-    def has_family(self, family: str) -> bool:
-        return any(door.card.family == family for door in self.doors.values())
+    @property
+    def asked_at_decide(self) -> bool:
+        """Whether an engine's family is asked at /v1/decide."""
+        return any(map(_is_asked_at_decide, self.doors.values()))
 
     def limits(self) -> Limits:
         """The widest limits of any engine, for a document that describes them all."""
@@ -87,3 +103,8 @@ class Engines:
                 max_body_bytes=max(widest.max_body_bytes, other.max_body_bytes),
             )
         return widest
+
+
+def _is_asked_at_decide(door: Door) -> bool:
+    about: About = family_class(door.card.family).about
+    return about.decide

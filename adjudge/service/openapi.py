@@ -72,7 +72,7 @@ def describe(config: ServiceConfig, engines: Engines) -> dict[str, Any]:
         "/openapi.json": _get("This document", {"200": _json("OpenAPI 3.1.", "Any")}),
         "/docs": _get("A page that asks this server", {"200": _text("text/html")}),
     }
-    if engines.has_family("jev_vl"):
+    if engines.asked_at_decide:
         paths["/v1/decide"] = _post(
             "One decision in JEV-VL's own spelling",
             "DecideRequest",

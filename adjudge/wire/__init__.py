@@ -13,7 +13,7 @@ from adjudge.wire.answer import (
     encode_response,
     response_to,
 )
-from adjudge.wire.decide import decide_to, parse_decide
+from adjudge.wire.decide import decide_detail, decide_to, parse_decide
 from adjudge.wire.faults import error_body
 from adjudge.wire.request import (
     Asset,
@@ -45,6 +45,7 @@ __all__ = [
     "ScoreAnswer",
     "Text",
     "Usage",
+    "decide_detail",
     "decide_to",
     "decode_json",
     "encode_response",

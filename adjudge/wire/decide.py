@@ -21,6 +21,7 @@ PROTOCOL = "jev27-bare-v1"
 NUM_TRAINED_OPTIONS = 16
 LEVELS = ["0", "1", "2", "3", "4", "5"]
 KINDS = ("noul", "score", "choice")
+_FIELDS: dict[object, str] = {"instructions": "question", "criteria": "options"}
 
 
 def parse_decide(body: bytes) -> Request:
@@ -47,7 +48,7 @@ def parse_decide(body: bytes) -> Request:
     try:
         return typed_request(request)
     except InvalidRequest as exc:
-        raise InvalidRequest(*map(_relocated, exc.details)) from None
+        raise InvalidRequest(*map(decide_detail, exc.details)) from None
 
 
 def decide_to(request: Request, response: Response) -> dict[str, Any]:
@@ -101,9 +102,12 @@ def _state(state: Any) -> Text:
     return "".join(texts)
 
 
-def _relocated(detail: Detail) -> Detail:
+def decide_detail(detail: Detail) -> Detail:
     """The place in this body of what is wrong in the question made from it."""
-    return replace(detail, loc=("body", "options")) if detail.loc[1] == "questions" else detail
+    if detail.loc[:2] != ("body", "questions"):
+        return detail
+    field = detail.loc[4] if len(detail.loc) > 4 else None
+    return replace(detail, loc=("body", _FIELDS.get(field, "kind")))
 
 
 def _refused(at: tuple[str | int, ...], message: str, kind: str) -> InvalidRequest:

@@ -141,7 +141,9 @@ def test_the_deep_check_asks_every_engine(rig: Rig) -> None:
 
 def test_the_bare_body_is_served_where_its_family_is_loaded(rig: Rig) -> None:
     body = {"kind": "noul", "state": "It rains.", "question": "Is it wet?"}
-    assert rig.ask(body, path="/v1/decide").status_code == 404
+    reply = rig.ask(body, path="/v1/decide")
+    assert reply.status_code == 404
+    assert "no model that is asked at /v1/decide is loaded here" in reply.text
     with running(FakeEngine(card=replace(CARD, name="fake/jev-vl", family="jev_vl"))) as bare:
         reply = bare.ask(body, path="/v1/decide").json()
         assert reply["kind"] == "noul"
@@ -150,3 +152,63 @@ def test_the_bare_body_is_served_where_its_family_is_loaded(rig: Rig) -> None:
         document = bare.client.get("/openapi.json").json()
         assert "/v1/decide" in document["paths"]
         assert json.dumps(document)
+
+
+def bare_engine(name: str) -> FakeEngine:
+    card = replace(CARD, name=f"fake/{name}", family="jev_vl", aliases=())
+    engine = FakeEngine(card=card)
+    engine.family = OpenJev(card, replace(engine.family.limits, min_options=2, max_options=3))
+    return engine
+
+
+@pytest.fixture(scope="module")
+def bare() -> Iterator[Rig]:
+    """Open-Jev first, then two of the family that is asked at /v1/decide."""
+    with running(more={name: bare_engine(name) for name in ("vl", "vl-too")}) as one:
+        yield one
+
+
+def decided(rig: Rig, **changes: Any) -> Any:
+    body = {"kind": "choice", "state": "S", "question": "?", "options": ["a", "b"]}
+    return rig.ask(body | changes, path="/v1/decide")
+
+
+@pytest.mark.parametrize(
+    "name, model",
+    [
+        (None, "fake/vl"),
+        ("jev-latest", "fake/vl"),
+        ("vl", "fake/vl"),
+        ("vl-too", "fake/vl-too"),
+        ("fake/vl-too", "fake/vl-too"),
+    ],
+)
+def test_decide_asks_the_first_model_of_its_family(bare: Rig, name: str | None, model: str) -> None:
+    assert decided(bare, model=name).json()["model"] == model
+    assert decided(bare, model=name, kind="noul", options=None).json()["model"] == model
+
+
+@pytest.mark.parametrize("name", ["fake/open-jev", "open-jev"])
+def test_decide_refuses_a_model_of_another_family(bare: Rig, name: str) -> None:
+    reply = decided(bare, model=name)
+    assert reply.status_code == 400
+    message = reply.json()["detail"]["message"]
+    assert "is not asked at /v1/decide" in message
+    assert "send one of: vl, fake/vl, vl-too, fake/vl-too" in message
+
+
+@pytest.mark.parametrize("options", [["a"], ["a", "b", "c", "d"], [], ["a", "a"], ["a", 1]])
+def test_what_is_wrong_with_options_is_said_of_options(bare: Rig, options: list[Any]) -> None:
+    """The counts too, which only the family knows."""
+    reply = decided(bare, options=options)
+    assert reply.status_code == 422
+    assert [detail["loc"] for detail in reply.json()["detail"]] == [["body", "options"]]
+
+
+def test_a_kind_that_the_model_does_not_answer_is_said_of_the_kind(bare: Rig) -> None:
+    only = bare_engine("narrow")
+    only.family = OpenJev(only.card, replace(only.family.limits, answers=("choice",)))
+    with running(only) as one:
+        reply = decided(one, kind="noul")
+    assert reply.status_code == 422
+    assert [detail["loc"] for detail in reply.json()["detail"]] == [["body", "kind"]]
