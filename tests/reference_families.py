@@ -31,7 +31,8 @@ JEMM_SYSTEM = (
     "exactly one candidate label."
 )
 LETTERS = [*string.ascii_uppercase]
-PAIRS = [a + b for a in LETTERS for b in LETTERS]
+PAIRS = ["AA", "AB", "AC"]
+"""Enough for what is compared: the released vocabulary lacks some of those that follow."""
 
 
 class Reference:

@@ -63,7 +63,9 @@ def open_jev_vl(folder: Path, mode: AdapterMode) -> Checkpoint:
     path = folder / "calibration.json"
     temperatures = Fields.of(path).inner("per_kind")
     head = Fields.of(adapter / "decision_head.json")
-    head.inner("slots").only("ranges", SLOTS)
+    slots = head.inner("slots")
+    slots.only("ranges", SLOTS)
+    slots.only("num_slots", None, NUM_SLOTS)
     calibration = {
         "temperatures": {kind: temperatures.positive(kind) for kind in KINDS},
         "verbalizer_ids": head.integers("verbalizer_ids", NUM_SLOTS),

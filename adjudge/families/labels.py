@@ -5,9 +5,10 @@ Most of them make one prompt of a question: `one_prompt_each` and `answer_each` 
 
 from __future__ import annotations
 
+import itertools
 import math
 import string
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,23 @@ import numpy as np
 from adjudge.errors import CheckpointError
 from adjudge.families import Compiled, Encoder, Prompt, Readout
 from adjudge.wire import Answer, Question, Request
+
+_NO_TOKENS = {
+    "BQ", "BZ", "CJ", "CQ", "CZ", "DQ", "DZ", "EJ", "EY", "FJ", "FQ", "FV", "FZ",
+    "GJ", "GK", "GQ", "GZ", "HJ", "IY", "JF", "JG", "JH", "JL", "JN", "JQ",
+}  # fmt: skip
+"""Two letters that are not one token of the released vocabulary."""
+
+LETTERS = (
+    *string.ascii_uppercase,
+    *(
+        first + second
+        for first, second in itertools.product(string.ascii_uppercase, repeat=2)
+        if first + second <= "JU" and first + second not in _NO_TOKENS
+    ),
+)
+"""A … Z, then AA … JU as far as they are single tokens of the released vocabulary: 256 labels,
+of which JT (id 78382) is the 255th."""
 
 
 def checked_label_ids(encoder: Encoder, labels: Sequence[str], ending: str) -> tuple[int, ...]:
@@ -38,30 +56,23 @@ def checked_label_ids(encoder: Encoder, labels: Sequence[str], ending: str) -> t
 
 
 def letter_labels(encoder: Encoder, count: int, within: str = "{}") -> dict[str, int]:
-    """A … Z, then AA, AB, … as far as they are single tokens: the first `count`, label -> id.
+    """The first `count` of LETTERS, label -> id.
 
-    within: a text in which a label must show up as that same token. Raises CheckpointError if
-    the vocabulary has fewer.
+    within: a text in which a label must show up as that same token. Raises CheckpointError that
+    names the first label that is not one token of its own: without it all others would shift.
     """
-    labels = list(_letters())
+    labels = LETTERS[:count]
     alone = encoder.encode_many(labels)
     seen = encoder.encode_many([within.format(label) for label in labels])
-    found = {
-        label: int(ids[0])
-        for label, ids, row in zip(labels, alone, seen, strict=True)
-        if len(ids) == 1 and ids[0] in row
-    }
-    if len(found) < count:
-        raise CheckpointError(
-            f"this tokenizer has {len(found)} single-token letter labels; the family needs {count}"
-        )
-    return dict(list(found.items())[:count])
-
-
-def _letters() -> Iterator[str]:
-    letters = string.ascii_uppercase
-    yield from letters
-    yield from (first + second for first in letters for second in letters)
+    found: dict[str, int] = {}
+    for label, ids, row in zip(labels, alone, seen, strict=True):
+        if len(ids) != 1 or ids[0] not in row or int(ids[0]) in found.values():
+            raise CheckpointError(
+                f"the label {label!r} is not one token of this tokenizer, as its model was "
+                "trained to read it; the checkpoint and its tokenizer do not belong together"
+            )
+        found[label] = int(ids[0])
+    return found
 
 
 def read_labels(logits: np.ndarray, readout: Readout) -> tuple[list[float], float | None]:

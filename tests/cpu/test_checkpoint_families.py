@@ -16,6 +16,7 @@ from adjudge.checkpoint import Checkpoint, open_checkpoint, random_checkpoint, w
 from adjudge.checkpoint.adapter import merge, merge_rows
 from adjudge.checkpoint.base_folder import RANDOM_KEY
 from adjudge.checkpoint.contents import Lora
+from adjudge.checkpoint.label_rows import SLOTS
 from adjudge.checkpoint.made_calibration import made_calibration
 from adjudge.checkpoint.make import write_checkpoint
 from adjudge.checkpoint.text_config import GEOMETRIES
@@ -284,6 +285,12 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
         "adapter_vllm/decision_head.json",
         {"slots": {"ranges": {"noul": [0, 2], "score": [2, 7], "choice": [7, 24]}}},
         "slots: ranges is",
+    ),
+    (
+        "jev_vl",
+        "adapter_vllm/decision_head.json",
+        {"slots": {"num_slots": 30, "ranges": SLOTS}},
+        "slots: num_slots is 30; expected None or 24",
     ),
 ]
 

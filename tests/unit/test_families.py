@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import fields, replace
+from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,7 @@ from adjudge.families import (
     family_for,
     jemm,
 )
-from adjudge.families.labels import checked_label_ids, letter_labels, read_labels
+from adjudge.families.labels import LETTERS, checked_label_ids, letter_labels, read_labels
 from adjudge.tokenizer import Tokenizer
 from adjudge.wire import Request, request_from, response_to
 from tests.family_cards import answer, card_for
@@ -204,9 +206,36 @@ def test_letter_labels(qwen: Tokenizer, byte_level: Tokenizer) -> None:
     assert list(labels)[:28] == [*"ABCDEFGHIJKLMNOPQRSTUVWXYZ", "AA", "AB"]
     assert list(labels.values())[:26] == list(range(32, 58))
     assert list(labels.items())[-1] == ("JT", 78382)
-    assert list(letter_labels(byte_level, 702))[-1] == "ZZ"
-    with pytest.raises(CheckpointError, match="588 single-token letter labels; the family needs"):
-        letter_labels(qwen, 600)
+    assert list(letter_labels(byte_level, 255)) == list(labels)
+    assert list(letter_labels(qwen, 256, "x\n{}) y"))[-1] == "JU"
+    pairs = [first + second for first in ascii_uppercase for second in ascii_uppercase]
+    single = [pair for pair in pairs if len(qwen.encode_many([pair])[0]) == 1]
+    assert (*ascii_uppercase, *single[:230]) == LETTERS
+
+
+class Without:
+    """A tokenizer that takes one label apart."""
+
+    def __init__(self, tokenizer: Tokenizer, label: str) -> None:
+        self.tokenizer = tokenizer
+        self.label = label
+
+    def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
+        found = self.tokenizer.encode_many(texts)
+        apart = np.concatenate(self.tokenizer.encode_many(list(self.label)))
+        return [
+            apart if text == self.label else row for text, row in zip(texts, found, strict=True)
+        ]
+
+
+@pytest.mark.parametrize("family", ["decider", "jev_vl"])
+@pytest.mark.parametrize("label", ["AA", "JS"])
+def test_a_tokenizer_without_one_label_is_refused_by_its_name(
+    family: str, label: str, qwen: Tokenizer
+) -> None:
+    """Rather than that all labels after it shift."""
+    with pytest.raises(CheckpointError, match=f"the label '{label}' is not one token"):
+        family_for(card_for(family, qwen), Without(qwen, label))
 
 
 def test_a_foreign_tokenizer_is_refused() -> None:
