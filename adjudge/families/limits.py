@@ -136,8 +136,8 @@ def _num_candidates(question: Question) -> int:
 def _question_details(name: str, question: Question, limits: Limits) -> list[Detail]:
     kind = kind_of(question)
     noun, least, most = {
-        "choice": ("options", limits.min_options, limits.max_options),
-        "score": ("levels", limits.min_levels, limits.max_levels),
+        "choice": ("option", limits.min_options, limits.max_options),
+        "score": ("level", limits.min_levels, limits.max_levels),
         "noul": ("", 1, 1),
     }[kind]
     if kind not in limits.answers:
@@ -147,9 +147,10 @@ def _question_details(name: str, question: Question, limits: Limits) -> list[Det
     count = _num_candidates(question)
     if least <= count <= most:
         return []
-    msg = f"there are {count} {noun}; this model takes {least} to {most}. Split the question"
-    if count < least:
-        msg = f"there are {count} {noun}; this model takes {least} to {most}. Add to them"
+    there = f"there is 1 {noun}" if count == 1 else f"there are {count} {noun}s"
+    taken = f"exactly {least}" if least == most else f"{least} to {most}"
+    remedy = "Add to them" if count < least else "Split the question"
+    msg = f"{there}; this model takes {taken}. {remedy}"
     loc = ("body", "questions", name, kind, "criteria")
     return [
         Detail(loc=loc, msg=msg, type="too_short" if count < least else "too_long", input=count)

@@ -137,13 +137,13 @@ def test_as_many_options_as_a_family_takes(url: str, model: str, question: Any) 
 LISTED = {"type": "choice", "instructions": "?", "criteria": ["a", "b"]}
 REFUSED = [
     ("decider", {**CHOICE, "criteria": options(256)}, "256 options; this model takes 2 to 255"),
-    ("decider", {**CHOICE, "criteria": options(1)}, "1 options; this model takes 2 to 255"),
-    ("decider", {**SCORE, "criteria": ["a"]}, "1 levels; this model takes 2 to 10"),
+    ("decider", {**CHOICE, "criteria": options(1)}, "there is 1 option; this model takes 2 to 255"),
+    ("decider", {**SCORE, "criteria": ["a"]}, "there is 1 level; this model takes 2 to 10"),
     ("cua_s1", {**CHOICE, "criteria": options(27)}, "27 options; this model takes 1 to 26"),
     ("jemm", {**CHOICE, "criteria": options(33)}, "33 options; this model takes 2 to 32"),
     ("jemm", {**SCORE, "criteria": ["a"] * 33}, "33 levels; this model takes 2 to 32"),
     ("jev_vl", {**CHOICE, "criteria": options(257)}, "257 options; this model takes 2 to 256"),
-    ("jev_vl", SCORE, "3 levels; this model takes 6 to 6"),
+    ("jev_vl", SCORE, "3 levels; this model takes exactly 6"),
     ("cua_s1", NOUL, "does not answer noul questions; it answers choice"),
     ("cua_s1", SCORE, "does not answer score questions; it answers choice"),
     ("jemm", LISTED, "q"),

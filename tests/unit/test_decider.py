@@ -90,7 +90,7 @@ def test_two_hundred_and_fifty_five_options(family: Decider, qwen: Tokenizer) ->
     (row,) = rows(found, qwen)
     last = [*ids(qwen, "\n("), 78382, *ids(qwen, ") o254", "\nAnswer: (")]
     assert row[-len(last) :] == last
-    with pytest.raises(InvalidRequest, match="there are 1 options; this model takes 2 to 255"):
+    with pytest.raises(InvalidRequest, match="there is 1 option; this model takes 2 to 255"):
         compiled(family, {"type": "choice", "criteria": {"a": None}})
 
 

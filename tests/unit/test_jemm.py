@@ -77,9 +77,9 @@ def test_labels(family: Jemm, qwen: Tokenizer) -> None:
     assert "\nZ) o25\n0) o26\n" in user(found) and user(found).count("\n5) o31\n") == 1
     (row,) = qwen.encode_prompts(found.prompts)
     assert row[-9:].tolist() == [248046, 198, 248045, 74455, 198, 248068, 271, 248069, 271]
-    with pytest.raises(InvalidRequest, match="there are 1 options"):
+    with pytest.raises(InvalidRequest, match="there is 1 option"):
         compiled(family, {"type": "choice", "criteria": {"a": None}})
-    with pytest.raises(InvalidRequest, match="there are 1 levels"):
+    with pytest.raises(InvalidRequest, match="there is 1 level"):
         compiled(family, {"type": "score", "criteria": ["a"]})
 
 
