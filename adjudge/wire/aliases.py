@@ -1,12 +1,13 @@
 """Other spellings of a question that some families' own clients send.
 
-`bool` for the type noul, `question` for instructions, `options` for criteria, and a choice's
-options as an array of strings. The official spelling wins where both are given.
+`bool` for the type noul, `question` for instructions, and `options` for criteria. The official
+spelling wins where both are given. Families that take these take a choice's options as an array
+of strings too, which validation reads.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+from typing import Any
 
 
 def spelled_out(question: Any) -> Any:
@@ -19,16 +20,4 @@ def spelled_out(question: Any) -> Any:
     for alias, name in (("question", "instructions"), ("options", "criteria")):
         if name not in official and alias in official:
             official[name] = official.pop(alias)
-    options = official.get("criteria")
-    if official.get("type") == "choice" and _are_distinct_strings(options):
-        official["criteria"] = dict.fromkeys(options)
     return official
-
-
-def _are_distinct_strings(options: Any) -> TypeGuard[list[str]]:
-    return (
-        isinstance(options, list)
-        and len(options) > 0
-        and all(isinstance(option, str) for option in options)
-        and len(set(options)) == len(options)
-    )

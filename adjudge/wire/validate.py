@@ -21,6 +21,7 @@ from adjudge.wire.request import (
     Question,
     Request,
     Score,
+    Text,
 )
 from adjudge.wire.strict_json import decode_json
 
@@ -136,13 +137,14 @@ def _questions(value: dict[str, Any], faults: _Faults, *, aliases: bool) -> dict
         if not name:
             faults.add(at, "a question's name must not be empty", "string_too_short")
             continue
-        typed = _question(at, spelled_out(question) if aliases else question, faults)
+        typed = _question(at, question, faults, aliases=aliases)
         if typed is not None:
             questions[name] = typed
     return questions
 
 
-def _question(at: Loc, question: Any, faults: _Faults) -> Question | None:
+def _question(at: Loc, question: Any, faults: _Faults, *, aliases: bool) -> Question | None:
+    question = spelled_out(question) if aliases else question
     if not isinstance(question, dict):
         faults.wrong_type(at, "an object with a type", question, "object_type")
         return None
@@ -161,7 +163,28 @@ def _question(at: Loc, question: Any, faults: _Faults) -> Question | None:
     instructions = question.get("instructions")
     if instructions is not None and not _is_text(instructions):
         faults.wrong_type((*at, "instructions"), _TEXT, instructions, "text_type")
+    if aliases and kind == "choice" and isinstance(question.get("criteria"), list):
+        criteria = _listed((*at, "criteria"), question["criteria"], faults)
+        return Choice(criteria=criteria, instructions=instructions)
     return reader(at, question, instructions, faults)
+
+
+def _listed(at: Loc, options: list[Any], faults: _Faults) -> dict[str, Text | None]:
+    """The criteria of a choice whose options are an array of names."""
+    if not options:
+        faults.add(at, "there are 0 options; give at least 1", "too_short", 0)
+    first: dict[str, int] = {}
+    for place, option in enumerate(options):
+        if not isinstance(option, str):
+            faults.wrong_type(
+                (*at, place), "a string, the name of an option", option, "string_type"
+            )
+        elif option in first:
+            msg = f"is the same text as option {first[option] + 1} of {len(options)}; send it once"
+            faults.add((*at, place), msg, "duplicate_option")
+        else:
+            first[option] = place
+    return dict.fromkeys(first)
 
 
 def _noul(at: Loc, question: dict[str, Any], instructions: Any, faults: _Faults) -> Question:

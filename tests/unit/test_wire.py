@@ -245,11 +245,32 @@ def test_aliases_only_where_a_family_takes_them() -> None:
         == ask(official)
         == Choice(instructions="Official?", criteria={"c": None})
     )
-    for options in (["a", "a"], ["a", 1]):
-        place = fault({"type": "choice", "options": options}, aliases=True)
-        assert place == (("choice", "criteria"), "object_type")
     assert fault("noul", aliases=True) == ((), "object_type")
     assert fault(aliased) == (("choice", "criteria"), "missing")
+
+
+@pytest.mark.parametrize("field", ["options", "criteria"])
+@pytest.mark.parametrize(
+    "options, place, message",
+    [
+        ([], (), "there are 0 options; give at least 1"),
+        (["a", "b", "a"], (2,), "is the same text as option 1 of 3; send it once"),
+        (["a", 1], (1,), "must be a string, the name of an option, not a number"),
+        ([["a"]], (0,), "must be a string, the name of an option, not an array"),
+    ],
+)
+def test_what_is_wrong_with_a_list_of_options_is_said_of_its_entry(
+    field: str, options: list[Any], place: tuple[int, ...], message: str
+) -> None:
+    """Where lists are taken; elsewhere an array is no object."""
+    question = {"type": "choice", field: options}
+    with pytest.raises(InvalidRequest) as caught:
+        ask(question, aliases=True)
+    (detail,) = caught.value.details
+    assert detail.loc == ("body", "questions", "q", "choice", "criteria", *place)
+    assert detail.msg == message
+    if field == "criteria":
+        assert fault(question) == (("choice", "criteria"), "object_type")
 
 
 class Unsayable:
