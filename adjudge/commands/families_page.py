@@ -58,6 +58,7 @@ def _section(row: FamilyRow) -> str:
     facts = [
         ("prompts", about.prompts),
         ("labels", about.labels),
+        ("empty text", about.empty),
         ("a request", f"at most {' and '.join(more)}" if more else ""),
         ("spellings", "`bool`, `question`, `options` and lists too" if limits.aliases else ""),
         ("files", about.folder),

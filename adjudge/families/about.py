@@ -23,11 +23,13 @@ class Release:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
     """prompts: what is read, and how often; labels: what is read out at a prompt's end, and in
-    which precision; folder: the files that its release consists of; adapter: what its authors do
-    with the adapter, if it has one; decide: whether POST /v1/decide asks it."""
+    which precision; empty: what becomes of text that is absent or empty; folder: the files that
+    its release consists of; adapter: what its authors do with the adapter, if it has one;
+    decide: whether POST /v1/decide asks it."""
 
     prompts: str
     labels: str
+    empty: str
     folder: str
     releases: tuple[Release, ...]
     adapter: Literal["merged", "unmerged", "none"] = "merged"

@@ -79,6 +79,8 @@ class Decider:
         "apart, without a chat turn",
         labels="A to Z, then two-letter tokens AA to JT, rounded as the model's own head rounds; "
         "a temperature for each kind, probabilities rounded to 4 decimals",
+        empty="a null or empty description gives the key alone, an undescribed side `no` or `yes`; "
+        "a noul without instructions asks `Which answer fits the context?`",
         folder="a model with `decider_config.json`, without an adapter",
         releases=(
             Release(

@@ -53,6 +53,8 @@ class Jemm:
     about = About(
         prompts="one a question, in a chat turn with a closed thinking block",
         labels="the letters A to Z, then 0 to 5, in FP32; one temperature for all kinds",
+        empty="a null or empty description becomes its key, an empty level `level N`, N from 0, an "
+        "empty side `yes` or `no`: a candidate is never blank",
         folder="a PEFT adapter beside `decision_config.json`",
         releases=(
             Release(

@@ -70,6 +70,8 @@ class JevVl:
         prompts="one a question, raw text without a chat turn",
         labels="A to Z, then AA …, or false and true, or 0 to 5, in FP32, with a bias for each "
         "of the 24 that were trained; a temperature for each kind",
+        empty="a null description gives the key alone, an empty one `key: `; a null side of a noul "
+        "adds no line to the question, an empty one `true: ` or `false: `",
         folder="a model with `calibration.json`, and in `adapter_vllm/` a PEFT adapter that also "
         "changes the LM head, with `decision_head.json`",
         releases=(

@@ -62,6 +62,8 @@ class OpenJev:
     about = About(
         prompts="one a candidate, or one a noul, in a chat turn with a closed thinking block",
         labels="a scoring head of one row, in FP32; one temperature for all kinds",
+        empty="without instructions, nothing; a null description gives the key alone, an empty one "
+        "`key: `",
         folder="`package/checkpoint/`: `model.json`, `head.pt`, `temperature.json` and a PEFT "
         "adapter in `adapter/`",
         releases=tuple(

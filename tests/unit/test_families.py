@@ -258,3 +258,35 @@ def test_a_family_answers_json(name: str, qwen: Tokenizer) -> None:
     family = family_for(card_for(name, qwen), qwen)
     compiled = family.compile(choice_request(state={"k": [1]}))
     json.dumps(response_to(answer(family, compiled, zeros(compiled))))
+
+
+EMPTY = [
+    ("open_jev", {"a": "", "b": None}, ["Proposed answer: a: \n", "Proposed answer: b\n"]),
+    ("cua_s1", {"a": "", "b": None}, ['A. Decision "" -> ', 'B. Decision "b" -> ']),
+    ("decider", {"a": "", "b": None}, ["(A) a\n(B) b\n"]),
+    ("jemm", {"a": "", "b": None}, ["A) a\nB) b\n"]),
+    ("jev_vl", {"a": "", "b": None}, ["A) a: \nB) b\n"]),
+    ("open_jev", None, ["Yes means: \n"]),
+    ("decider", None, ["(A) no\n(B) yes: y\n"]),
+    ("jemm", None, ["A) y\nB) no\n"]),
+    ("jev_vl", None, ["true: y\nfalse: \n"]),
+    ("jemm", ["", "b"], ["A) level 0\nB) b\n"]),
+]
+
+
+@pytest.mark.parametrize("name, criteria, shown", EMPTY)
+def test_empty_text_becomes_what_the_page_says(
+    name: str, criteria: Any, shown: list[str], qwen: Tokenizer
+) -> None:
+    """None: a noul with an empty side."""
+    family = family_for(card_for(name, qwen), qwen)
+    kinds = {dict: "choice", list: "score", type(None): "noul"}
+    question = {"type": kinds[type(criteria)], "instructions": "Q?", "criteria": criteria}
+    if criteria is None:
+        yes = "" if name == "open_jev" else "y"
+        question["criteria"] = {"true": yes, "false": None if name == "open_jev" else ""}
+    compiled = family.compile(request_from({"state": "S", "questions": {"q": question}}))
+    rows = qwen.encode_prompts(compiled.prompts)
+    texts = "|".join(qwen._inner.decode(row.tolist(), skip_special_tokens=False) for row in rows)
+    for part in shown:
+        assert part in texts, texts

@@ -34,6 +34,7 @@ def test_every_family_has_a_section_and_a_way_to_obtain_it() -> None:
     for row in family_rows():
         section = TEXT.partition(f"\n## {row.name}\n")[2].partition("\n## ")[0]
         assert row.what in section and row.about.labels in section
+        assert f"- empty text: {row.about.empty}\n" in section
         assert row.about.releases
         for release in row.about.releases:
             assert f"hf download {release.name} --revision {release.revision} " in section
