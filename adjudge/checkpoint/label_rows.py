@@ -6,8 +6,8 @@
     JEV-VL   a base model, `calibration.json`, and `adapter_vllm/`: a PEFT adapter that also
              changes lm_head, and `decision_head.json`
 
-The files do not name their release; a checkpoint of the released geometry is taken for it, any
-other answers to the family's name.
+The files do not name their release; a checkpoint of a released geometry is taken for the first
+release that has it, any other answers to the family's name.
 """
 
 from __future__ import annotations
@@ -93,16 +93,23 @@ def _temperature(fields: Fields, kind: str) -> float:
     return fields.positive("temperature")
 
 
-def _release(family: str) -> Release:
-    """The one release of a family that reads label rows."""
-    (found,) = family_class(family).about.releases
-    release: Release = found
-    return release
+def _release(family: str, config: TextConfig) -> Release | None:
+    """The first release of a family that has this geometry."""
+    releases: tuple[Release, ...] = family_class(family).about.releases
+    return next((one for one in releases if GEOMETRIES[one.geometry] == config), None)
 
 
 def _base(family: str, folder: Path, base: Path | None) -> Path:
-    release = _release(family)
-    return needed_base(base, folder, f"{release.base}", f"{release.base_revision}")
+    """The base that is given, as the release of its geometry needs it, or else the first does."""
+    releases: tuple[Release, ...] = family_class(family).about.releases
+    if base is not None and base.is_dir():
+        found = _release(family, TextConfig.of(base))
+        releases = releases[:1] if found is None else (found,)
+    names, revisions = (
+        " or ".join(f"{getattr(one, field)}" for one in releases)
+        for field in ("base", "base_revision")
+    )
+    return needed_base(base, folder, names, revisions)
 
 
 def _checkpoint(
@@ -115,16 +122,15 @@ def _checkpoint(
     described: Path,
 ) -> Checkpoint:
     """described: the file whose download tells the revision of what was trained."""
-    release = _release(family)
     config = TextConfig.of(base)
-    released = config == GEOMETRIES[release.geometry]
+    release = _release(family, config)
     deltas = None if adapter is None else open_peft_adapter(adapter, text_tensors(config))
     card = ModelCard(
-        name=release.name if released else family.replace("_", "-"),
+        name=release.name if release else family.replace("_", "-"),
         family=family,
-        aliases=(release.name.rpartition("/")[2],) if released else (),
-        base=release.base if released else None,
-        base_revision=release.base_revision if released else None,
+        aliases=(release.name.rpartition("/")[2],) if release else (),
+        base=release.base if release else None,
+        base_revision=release.base_revision if release else None,
         revision=downloaded_revision(described),
         calibration=calibration,
     )

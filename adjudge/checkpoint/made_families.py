@@ -15,9 +15,6 @@ MLP = ("gate_proj", "up_proj", "down_proj")
 DELTA = ("in_proj_qkv", "in_proj_z", "out_proj")
 DELTA_GATES = ("in_proj_a", "in_proj_b")
 
-UNTIED = ("jemm", "jev_vl")
-"""Families whose released base has an LM head of its own."""
-
 
 def _write_cua_s1(folder: Path, made: Made) -> None:
     write_adapter(folder / "text", made, (*ATTENTION, *MLP), 16, 32, prefix="model.")

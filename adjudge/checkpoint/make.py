@@ -24,7 +24,7 @@ from adjudge.checkpoint.export import write_export, write_json
 from adjudge.checkpoint.head_file import head_tensors
 from adjudge.checkpoint.made_base import ROWS, Made, small_config, write_adapter, write_base
 from adjudge.checkpoint.made_calibration import OPEN_JEV_TEMPERATURE
-from adjudge.checkpoint.made_families import UNTIED, WRITERS
+from adjudge.checkpoint.made_families import WRITERS
 from adjudge.checkpoint.open_jev import CHAT_PREFIX, CHAT_SUFFIX, MERGED_FILE, MERGED_FORMAT
 from adjudge.checkpoint.opening import open_checkpoint
 from adjudge.checkpoint.safetensors_writer import SHARD_BYTES, write_sharded
@@ -32,7 +32,7 @@ from adjudge.checkpoint.synthetic import random_head
 from adjudge.checkpoint.text_config import GEOMETRIES, TextConfig
 from adjudge.checkpoint.vocab import Kind, write_tokenizer
 from adjudge.errors import CheckpointError
-from adjudge.families import FAMILIES
+from adjudge.families import FAMILIES, family_class
 from adjudge.families.open_jev import METHOD
 
 Layout = Literal["package", "merged", "adjudge"]
@@ -149,10 +149,15 @@ def geometry(
 ) -> TextConfig:
     """`small` or a released size, for a tokenizer and a family. Raises CheckpointError."""
     if name == "small":
-        config = small_config(tokenizer, tie_word_embeddings=family not in UNTIED)
+        config = small_config(tokenizer, tie_word_embeddings=is_tied(family))
     else:
         config = replace(GEOMETRIES[name], vocab_size=ROWS[tokenizer])
     return config if num_layers is None else config.with_layers(num_layers)
+
+
+def is_tied(family: str) -> bool:
+    """Whether a family's base lacks an LM head of its own, as that of its first release does."""
+    return GEOMETRIES[family_class(family).about.releases[0].geometry].tie_word_embeddings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

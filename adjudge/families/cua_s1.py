@@ -40,8 +40,8 @@ class CuaS1:
     about = About(
         prompts="one a question, in a chat turn that leaves the thinking block open",
         labels="the letters A to Z, rounded as the model's own head rounds; no temperature",
-        empty="null, empty, `[]` or `{}` instructions drop the line of the goal; a null description "
-        'becomes its key, an empty one stays empty; an empty state is read as `""`',
+        empty="null, empty, `[]` or `{}` instructions drop the line of the goal; a null "
+        'description becomes its key, an empty one stays empty; an empty state is read as `""`',
         folder="a PEFT adapter in `text/`",
         releases=(
             Release(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def test_opens_for_its_family(originals: dict[str, Path], family: str) -> None:
     tokenizer = Tokenizer.load(checkpoint.tokenizer_path)
     assert family_for(checkpoint.card, tokenizer).card is checkpoint.card
     found = read_all(checkpoint)
-    assert (LM_HEAD in found) == (family in ("jemm", "jev_vl"))
+    assert (LM_HEAD in found) != checkpoint.text_config.tie_word_embeddings
 
 
 @pytest.mark.parametrize("family", LABEL_ROWS)
@@ -134,7 +135,7 @@ def test_base_without_an_lm_head_is_refused(
 @pytest.mark.parametrize("family", LABEL_ROWS)
 def test_export(originals: dict[str, Path], family: str, mode: Any, tmp_path: Path) -> None:
     """An export holds equal weights, deltas and numbers, and keeps the family's habit."""
-    if family not in ADAPTED and mode == "unmerged":
+    if family_class(family).about.adapter == "none" and mode == "unmerged":
         return
     here = open_checkpoint(originals[family], adapter=mode)
     there = open_checkpoint(write_export(here, tmp_path / "export"), adapter=mode)
@@ -323,34 +324,41 @@ def test_temperature_of_a_kind_without_its_own(originals: dict[str, Path], tmp_p
     assert found == {"choice": 1.145, "noul": 2.0, "score": 1.145}
 
 
+DESCRIBED = {
+    "cua_s1": "text/adapter_config.json",
+    "decider": "decider_config.json",
+    "jemm": "decision_config.json",
+    "jev_vl": "calibration.json",
+}
+"""Family -> the file of its release whose download tells the revision."""
+
+
+@pytest.mark.parametrize("place", ["only", "second"])
 @pytest.mark.parametrize("family", LABEL_ROWS)
 def test_release_and_revision(
-    originals: dict[str, Path], family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    originals: dict[str, Path],
+    family: str,
+    place: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A released geometry answers to the released name; a download tells its revision."""
+    """A released geometry answers to the released name; a download tells its revision. It may be
+    one of several releases."""
     folder = copied(originals[family], tmp_path)
     config = open_checkpoint(folder).text_config
-    for name in ("2b", "4b", "27b"):
-        monkeypatch.setitem(GEOMETRIES, name, config)
-    described = {
-        "cua_s1": "text/adapter_config.json",
-        "decider": "decider_config.json",
-        "jemm": "decision_config.json",
-        "jev_vl": "calibration.json",
-    }[family]
-    record = folder / ".cache/huggingface/download" / f"{described}.metadata"
+    about = family_class(family).about
+    release = about.releases[-1]
+    if place == "second":
+        larger = replace(release, name="house/larger", geometry="9b", base_revision="c" * 40)
+        about = replace(about, releases=(larger, *about.releases))
+        monkeypatch.setattr(family_class(family), "about", about)
+    monkeypatch.setitem(GEOMETRIES, release.geometry, config)
+    record = folder / ".cache/huggingface/download" / f"{DESCRIBED[family]}.metadata"
     record.parent.mkdir(parents=True)
     record.write_text(f"{'ab' * 20}\netag\n")
     card = open_checkpoint(folder).card
-    assert (
-        card.name
-        == {
-            "cua_s1": "cua-ai/cua-s1-4b-0.2",
-            "decider": "Mapika/decider-2b",
-            "jemm": "MaestroYan/JEMM",
-            "jev_vl": "autotrust/JEV-27B-VL",
-        }[family]
-    )
+    assert (card.name, card.base) == (release.name, release.base)
+    assert card.base_revision == release.base_revision
     assert card.revision == "ab" * 20
     assert card.aliases == (card.name.rpartition("/")[2],)
     record.write_text("not a commit\n")

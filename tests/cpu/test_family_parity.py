@@ -14,6 +14,7 @@ from adjudge import Engine, EngineConfig
 from adjudge.checkpoint.make import write_checkpoint
 from adjudge.config import AdapterMode
 from adjudge.engine_door import Item
+from adjudge.families import FAMILIES as TABLE
 from tests.reference_families import ADAPTERS, FAMILIES, Reference
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers and PEFT warn of what they lack
@@ -57,6 +58,11 @@ CASES: list[tuple[str, AdapterMode, bool]] = [
     ("jev_vl", "unmerged", False),
 ]
 """Family, the setting `adapter`, and whether that merges."""
+
+
+def test_every_family_has_a_reference_and_a_case() -> None:
+    assert set(FAMILIES) == set(ADAPTERS) == set(TABLE)
+    assert {family for family, *_ in CASES} == set(TABLE)
 
 
 @pytest.fixture(autouse=True)
