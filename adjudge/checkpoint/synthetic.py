@@ -19,6 +19,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from adjudge.checkpoint.text_config import GEOMETRIES, TextConfig
 from adjudge.checkpoint.vocab import Kind, write_tokenizer
 from adjudge.checkpoint.weights import account
 from adjudge.errors import CheckpointError
-from adjudge.families import FAMILIES, ModelCard
+from adjudge.families import FAMILIES, ModelCard, family_class
 
 BRANCH_ENDS = ("o_proj.weight", "out_proj.weight", "down_proj.weight")
 
@@ -72,14 +73,16 @@ def random_checkpoint(
 def card_of(family: str, tokenizer: Path, *, name: str) -> ModelCard:
     """The card of a family without a trained checkpoint, with made numbers. Raises
     CheckpointError for a tokenizer that lacks the family's labels."""
-    return ModelCard(
+    card = ModelCard(
         name=name,
         family=family,
         aliases=(family.replace("_", "-"),),
         random_weights=True,
-        max_prompt_tokens=36_864 if family == "decider" else 16_384,
+        max_prompt_tokens=16_384,
         calibration=made_calibration(family, tokenizer),
     )
+    limits = family_class(family).limits_for(card)
+    return replace(card, max_prompt_tokens=limits.max_prompt_tokens)
 
 
 @cache
