@@ -16,6 +16,7 @@ from adjudge.families import Compiled, Encoder, Limits, ModelCard, Prompt, Reado
 from adjudge.families.about import About, Release
 from adjudge.families.answers import choice_answer
 from adjudge.families.calibration import entropy_certainty, softmax
+from adjudge.families.chat import check_chat
 from adjudge.families.labels import answer_each, checked_label_ids, one_prompt_each
 from adjudge.families.limits import card_names, check_request
 from adjudge.families.text import json_text, plain_text
@@ -57,6 +58,7 @@ class CuaS1:
     def __init__(self, card: ModelCard, encoder: Encoder, limits: Limits | None = None) -> None:
         self.card = card
         self.limits = self.limits_for(card) if limits is None else limits
+        check_chat(encoder, card, f"{OPENING}{CLOSING}")
         self._ids = checked_label_ids(encoder, string.ascii_uppercase, CLOSING)
         revision = "" if card.revision is None else f"@{card.revision}"
         self._model = f"{card.name}{revision}:text"

@@ -18,6 +18,7 @@ from adjudge.families import Compiled, Encoder, Limits, ModelCard, Prompt, Reado
 from adjudge.families.about import About, Release
 from adjudge.families.answers import choice_answer, score_answer
 from adjudge.families.calibration import checked_temperature, level_mean, softmax
+from adjudge.families.chat import ANSWER_TURN, check_chat
 from adjudge.families.labels import answer_each, checked_label_ids, one_prompt_each
 from adjudge.families.limits import card_names, check_request
 from adjudge.wire import (
@@ -41,10 +42,7 @@ LABELS = f"{string.ascii_uppercase}012345"
 
 # Cut between a line feed and a letter only, which no token crosses (see open_jev).
 OPENING = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\nState:\n"
-CLOSING = (
-    "Answer with exactly one candidate label.<|im_end|>\n"
-    "<|im_start|>assistant\n<think>\n\n</think>\n\n"
-)
+CLOSING = f"Answer with exactly one candidate label.{ANSWER_TURN}"
 
 
 class Jemm:
@@ -71,6 +69,7 @@ class Jemm:
     def __init__(self, card: ModelCard, encoder: Encoder, limits: Limits | None = None) -> None:
         self.card = card
         self.limits = self.limits_for(card) if limits is None else limits
+        check_chat(encoder, card, f"{OPENING}{CLOSING}")
         self._ids = checked_label_ids(encoder, LABELS, CLOSING)
         self._temperature = checked_temperature(
             card.calibration.get("temperature"), f"{card.name}: decision_config.json"

@@ -23,6 +23,7 @@ from adjudge.families.calibration import (
     score_confidence,
     softmax,
 )
+from adjudge.families.chat import ANSWER_TURN, check_chat
 from adjudge.families.limits import card_names, check_request
 from adjudge.wire import (
     Answer,
@@ -49,9 +50,8 @@ MAX_PROMPT_TOKENS = 16_384
 OPENING = "<|im_start|>user\nContext:\n"
 QUESTION = "Question:"
 PROPOSAL = "Proposed answer:"
-_ANSWER_TURN = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
-PROPOSAL_CLOSING = f"Is this proposed answer correct? Answer Yes or No.{_ANSWER_TURN}"
-NOUL_CLOSING = f"Is the answer to this question yes? Answer Yes or No.{_ANSWER_TURN}"
+PROPOSAL_CLOSING = f"Is this proposed answer correct? Answer Yes or No.{ANSWER_TURN}"
+NOUL_CLOSING = f"Is the answer to this question yes? Answer Yes or No.{ANSWER_TURN}"
 
 _READOUT = Readout()
 
@@ -102,6 +102,7 @@ class OpenJev:
 
     @classmethod
     def build(cls, card: ModelCard, encoder: Encoder, limits: Limits | None = None) -> OpenJev:
+        check_chat(encoder, card, f"{OPENING}{PROPOSAL_CLOSING}")
         return cls(card, limits)
 
     @classmethod
