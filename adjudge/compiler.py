@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from adjudge.families import Family, Limits, ModelCard, family_class, family_for
 from adjudge.families.limits import check_tokens
 from adjudge.tokenizer import Tokenizer
 from adjudge.wire import Request, request_from
+
+if TYPE_CHECKING:
+    from adjudge.checkpoint import Checkpoint
 
 
 def limits_in_force(card: ModelCard, config: EngineConfig) -> Limits:
@@ -48,6 +51,20 @@ class Compiler:
         most = config.max_prompt_tokens or own.max_prompt_tokens
         wider = most if most > limits.max_prompt_tokens else None
         return cls(family_for(card, tokenizer, limits), tokenizer, wider)
+
+    @classmethod
+    def of_checkpoint(cls, checkpoint: Checkpoint, config: EngineConfig) -> Compiler:
+        """For an opened checkpoint, whose embedding must have a row for each of the tokenizer's
+        ids; it may have more. Raises CheckpointError."""
+        path = checkpoint.tokenizer_path
+        made = cls.of(checkpoint.card, path, config)
+        rows, last_id = checkpoint.text_config.vocab_size, made.tokenizer.last_id
+        if path is not None and last_id >= rows:
+            raise CheckpointError(
+                f"{path}: {made.tokenizer.vocab_size:,} ids up to {last_id:,}, but vocab_size in "
+                f"{path.with_name('config.json')} is {rows:,}; the two do not belong together"
+            )
+        return made
 
     def compile(self, request: Request | Mapping[str, Any]) -> Work:
         """The request's prompts and their token ids. Raises RequestError."""

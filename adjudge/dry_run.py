@@ -50,7 +50,7 @@ def examine(configs: Mapping[str, EngineConfig], service: ServiceConfig) -> dict
 def _model(name: str, config: EngineConfig, service: ServiceConfig) -> dict[str, Any]:
     checkpoint = open_model(config)
     device = open_device(config)
-    limits = Compiler.of(checkpoint.card, checkpoint.tokenizer_path, config).family.limits
+    limits = Compiler.of_checkpoint(checkpoint, config).family.limits
     captured = (
         ladder(config.max_batch_tokens, checkpoint.text_config.layer_weights)
         if device.is_cuda and config.graphs

@@ -48,7 +48,7 @@ class Engine:
     def __init__(self, checkpoint: Checkpoint, config: EngineConfig, progress: Progress) -> None:
         self.card: ModelCard = checkpoint.card
         self.max_rows = config.max_batch_tokens
-        self._compiler = Compiler.of(self.card, checkpoint.tokenizer_path, config)
+        self._compiler = Compiler.of_checkpoint(checkpoint, config)
         self.executor = Executor.load(checkpoint, config, progress=progress)
         states = self.executor.states
         self._prefixes: Prefixes | None = None if states is None else states.prefixes
@@ -205,5 +205,4 @@ def check_memory(configs: Mapping[str, EngineConfig]) -> None:
 
 def compiler(config: EngineConfig) -> Compiler:
     """What compiles requests for the configured model, without its weights."""
-    checkpoint = open_model(config)
-    return Compiler.of(checkpoint.card, checkpoint.tokenizer_path, config)
+    return Compiler.of_checkpoint(open_model(config), config)

@@ -51,6 +51,11 @@ class Tokenizer:
         """Number of ids, special tokens included; the model may have more rows than that."""
         return self._inner.get_vocab_size(with_added_tokens=True)
 
+    @property
+    def last_id(self) -> int:
+        """The largest id; ids need not be without gaps."""
+        return max(self._inner.get_vocab(with_added_tokens=True).values(), default=-1)
+
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Token ids of each text: int32 [num_tokens]. Texts are independent of each other."""
         encodings = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)

@@ -28,8 +28,10 @@ def run(arguments: argparse.Namespace) -> int:
     if config.model is None:
         raise ConfigError("no model folder to convert; give adjudge convert FOLDER TARGET")
     from adjudge.checkpoint import open_checkpoint, write_export
+    from adjudge.compiler import Compiler
 
     checkpoint = open_checkpoint(config.model, adapter=config.adapter, base=config.base)
+    Compiler.of_checkpoint(checkpoint, config)
     write_export(checkpoint, arguments.target, Reporter())
     print(f"wrote {checkpoint.card.name} to {arguments.target}")
     return 0

@@ -34,13 +34,14 @@ def run(arguments: argparse.Namespace) -> int:
             print("\n\n".join(map(_table, (*_families(families), geometries))))
         return 0
     from adjudge.checkpoint import open_checkpoint
-    from adjudge.compiler import limits_in_force
+    from adjudge.compiler import Compiler
 
     checkpoint = open_checkpoint(config.model, adapter=config.adapter, base=config.base)
+    in_force = Compiler.of_checkpoint(checkpoint, config).family.limits
     card, geometry = asdict(checkpoint.card), asdict(checkpoint.text_config)
     use = {"adapter": checkpoint.weights.adapter_use}
     own = family_class(checkpoint.card.family).limits_for(checkpoint.card)
-    limits = limit_facts(limits_in_force(checkpoint.card, config), own)
+    limits = limit_facts(in_force, own)
     if arguments.json:
         print(
             json.dumps({"card": card, **use, "limits": limits, "text_config": geometry}, indent=2)
