@@ -13,12 +13,19 @@ import json
 import os
 import urllib.error
 import urllib.request
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from adjudge.commands.request import add_request_flags, read_request
+from adjudge.commands.load import check_folder, with_model
+from adjudge.commands.request import add_request_flags, has_request_flags, read_request
 from adjudge.commands.table import table
+from adjudge.config import EngineConfig
 from adjudge.errors import ConfigError
 from adjudge.origins import add_flags, resolve
+from adjudge.progress import Reporter
+
+if TYPE_CHECKING:
+    from adjudge.engine import Engine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,21 +42,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     settings = resolve(vars(arguments), os.environ)
     if arguments.url:
-        # No model is loaded, so a lone positional is the request.
-        if arguments.request is None and "model" in vars(arguments):
-            arguments.request = arguments.model
+        if "model" in vars(arguments):
+            arguments.request = _only_request(arguments)
         response = _ask_server(arguments.url, read_request(arguments), settings.service.api_key)
     else:
+        check_folder(settings.engine)
         request = read_request(arguments)
-        from adjudge.commands.load import load_engine
-
-        engine = load_engine(settings.engine)
+        engine = _engine_for(request, with_model(settings.engine))
         try:
             response = engine.decide(request)
         finally:
             engine.close()
     print(json.dumps(response, indent=2, ensure_ascii=False) if arguments.json else _text(response))
     return 0
+
+
+def _only_request(arguments: argparse.Namespace) -> str:
+    """The lone positional, which with --url is the request: no model is loaded."""
+    given: str = arguments.model
+    is_folder = Path(given).is_dir() or (
+        has_request_flags(arguments) and given != "-" and not Path(given).is_file()
+    )
+    if arguments.request is not None or is_folder:
+        raise ConfigError(
+            f"{given} and --url were both given; the model is a FOLDER here or a server, so leave "
+            "one out"
+        )
+    return given
+
+
+def _engine_for(request: dict[str, Any], config: EngineConfig) -> Engine:
+    """A loaded engine, once the request is known to be one that it answers: loading a large model
+    takes minutes."""
+    from adjudge.compiler import Compiler
+    from adjudge.engine import Engine, open_model
+
+    checkpoint = open_model(config)
+    Compiler.of_checkpoint(checkpoint, config).compile(request)
+    return Engine(checkpoint, config, Reporter())
 
 
 def _ask_server(url: str, request: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adjudge.config import EngineConfig
 from adjudge.demo import demo_folder
-from adjudge.errors import ConfigError
+from adjudge.errors import CheckpointError, ConfigError
 from adjudge.progress import Reporter
 
 if TYPE_CHECKING:
     from adjudge.engine import Engine
+
+
+def check_folder(config: EngineConfig) -> None:
+    """That the model folder is there, before anything else is looked at. Raises CheckpointError."""
+    if config.model is not None and not Path(config.model).is_dir():
+        raise CheckpointError(f"{config.model}: there is no such model folder")
 
 
 def with_model(config: EngineConfig) -> EngineConfig:

@@ -8,7 +8,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from adjudge.commands.load import with_model
+from adjudge.commands.load import check_folder, with_model
 from adjudge.commands.request import add_request_flags, read_request
 from adjudge.commands.table import table
 from adjudge.config import EngineConfig
@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     config = resolve(vars(arguments), os.environ).engine
+    check_folder(config)
     request = read_request(arguments)
     work, forest = plan_request(with_model(config), request)
     print(_json(work, forest) if arguments.json else _text(work, forest))

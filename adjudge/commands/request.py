@@ -10,6 +10,8 @@ from typing import Any
 from adjudge.errors import ConfigError, UsageError
 from adjudge.wire import decode_json
 
+NO_REQUEST = "no request; give a file, JSON on standard input, or --state and --noul"
+
 
 def add_request_flags(parser: argparse.ArgumentParser) -> None:
     """--state and the questions, as an alternative to a request file."""
@@ -45,13 +47,13 @@ def read_request(arguments: argparse.Namespace) -> dict[str, Any]:
 
     Raises UsageError for an unreadable body, ConfigError for flags that make no request.
     """
-    in_flags = arguments.state is not None or _questions(arguments)
+    in_flags = has_request_flags(arguments)
     if in_flags and arguments.request is not None:
         raise ConfigError("a request file and --state or question flags were given; give one")
     if in_flags:
         return _from_flags(arguments)
     if arguments.request is None and sys.stdin.isatty():
-        raise ConfigError("no request; give a file, JSON on standard input, or --state and --noul")
+        raise ConfigError(NO_REQUEST)
     if arguments.request in (None, "-"):
         body, name = sys.stdin.buffer.read(), "standard input"
     else:
@@ -60,10 +62,19 @@ def read_request(arguments: argparse.Namespace) -> dict[str, Any]:
             body = Path(name).read_bytes()
         except OSError as error:
             raise ConfigError(f"{name}: cannot be read ({error.strerror})") from None
+    if not body.strip():
+        if arguments.request is None:
+            raise ConfigError(NO_REQUEST)
+        raise ConfigError(f"{name}: empty; a request is a JSON object with state and questions")
     value = decode_json(body)
     if not isinstance(value, dict):
         raise UsageError(f"{name}: a request is a JSON object with state and questions")
     return value
+
+
+def has_request_flags(arguments: argparse.Namespace) -> bool:
+    """Whether --state or a question was given. Raises ConfigError for a flag without options."""
+    return arguments.state is not None or bool(_questions(arguments))
 
 
 def _from_flags(arguments: argparse.Namespace) -> dict[str, Any]:

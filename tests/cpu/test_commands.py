@@ -158,9 +158,10 @@ def test_ask_answers_from_flags_and_from_a_file(
     assert f"{by_file['noul']['noul']:.4f}" in capsys.readouterr().out
 
 
-def test_ask_refuses_a_bad_request_in_one_line(
-    demo: Path, capsys: pytest.CaptureFixture[str]
+def test_ask_refuses_a_bad_request_in_one_line_before_it_loads_weights(
+    demo: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delattr("adjudge.executor.Executor.load")
     words = ["ask", str(demo), "--state", "s", "--choice", "Who?", *map(str, range(256))]
     assert main([*words, "--device", "cpu"]) == 2
     assert "256 options" in capsys.readouterr().err.splitlines()[-1]

@@ -73,6 +73,52 @@ def test_flags_that_make_no_request_are_refused(arguments: list[str], message: s
         request(*arguments)
 
 
+@pytest.mark.parametrize("body", [b"", b" \r\n"])
+def test_nothing_on_standard_input_is_no_request(
+    body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(body)))
+    with pytest.raises(ConfigError, match="no request; give a file"):
+        request()
+    with pytest.raises(ConfigError, match="standard input: empty"):
+        request("-")
+
+
+def test_an_empty_request_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "request.json"
+    file.touch()
+    with pytest.raises(ConfigError, match=r"request\.json: empty"):
+        request(str(file))
+
+
+@pytest.mark.parametrize("command", ["ask", "plan"])
+def test_a_folder_that_is_not_there_is_the_first_mistake(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
+    flag = [] if command == "ask" else ["--model"]
+    assert main([command, *flag, "/no/such"]) == 2
+    assert capsys.readouterr().err == (
+        f"adjudge {command}: /no/such: there is no such model folder\n"
+    )
+
+
+def test_a_folder_and_a_url_exclude_each_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "request.json"
+    file.write_text("{}")
+    url, flags = ["--url", "ftp://nowhere"], ["--state", "a", "--noul", "b"]
+    for words in ([str(tmp_path), *flags], [str(tmp_path)], ["/no/such", *flags], ["a", str(file)]):
+        assert main(["ask", *words, *url]) == 2
+        assert f"{words[0]} and --url were both given" in capsys.readouterr().err
+    assert main(["ask", str(file), *flags, *url]) == 2
+    assert "a request file and --state" in capsys.readouterr().err
+    for alone in (flags, [str(file)]):
+        assert main(["ask", *alone, *url]) == 2
+        assert "it takes an http:// or https:// address" in capsys.readouterr().err
+
+
 def test_request_file_must_hold_an_object(tmp_path: Path) -> None:
     file = tmp_path / "request.json"
     file.write_text("[]")
