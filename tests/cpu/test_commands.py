@@ -39,6 +39,28 @@ def test_convert_writes_a_folder_that_loads(
     assert after["card"]["random_weights"]
 
 
+@pytest.mark.parametrize(
+    "family, adapter, said",
+    [
+        ("open_jev", "auto", "; its adapter is merged into the weights"),
+        ("open_jev", "unmerged", "merged when served unless --adapter is unmerged"),
+        ("jemm", "auto", "served so unless --adapter is merged"),
+        ("decider", "auto", ""),
+    ],
+)
+def test_convert_says_how_the_folder_will_be_served(
+    family: str, adapter: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(write_checkpoint(tmp_path / "made", family=family))
+    target = str(tmp_path / "target")
+    assert main(["convert", folder, target, "--adapter", adapter]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith(said or target)
+    assert main(["models", target, "--json"]) == 0
+    served = json.loads(capsys.readouterr().out)["adapter"]
+    assert served == {"": "none"}.get(said, "unmerged" if family == "jemm" else served)
+    assert (served == "merged") == ("when served" in said)
+
+
 def test_convert_refuses_an_existing_folder(
     demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
