@@ -91,7 +91,7 @@ class FolderWeights:
             else:
                 made = stored.to(precision)
             made = made.to(device, dtype)
-        check_finite(made, file.path, key)
+        self._check(made, name, delta is not None)
         return made
 
     def rows(self, name: str, ids: Sequence[int], *, device: torch.device | str) -> Tensor:
@@ -103,7 +103,7 @@ class FolderWeights:
                 made = stored.index_select(0, index).to(torch.float32)
             else:
                 made = merge_rows(stored, delta, ids)
-        check_finite(made, file.path, key)
+        self._check(made, name, delta is not None)
         return made.to(device)
 
     def lora(self, name: str) -> Lora | None:
@@ -126,6 +126,21 @@ class FolderWeights:
                 ignored,
                 where=lambda name: f"{file}: the LoRA of {name}",
             )
+
+    def _check(self, made: Tensor, name: str, has_delta: bool) -> None:
+        """That a weight is finite. Where it has its delta in it, the file at fault is named."""
+        file, key = self._located(name)
+        try:
+            check_finite(made, file.path, key)
+        except CheckpointError:
+            if self.adapter is None or not has_delta:
+                raise
+            with file.view(key) as stored:
+                check_finite(stored.to(made.dtype), file.path, key)
+            raise CheckpointError(
+                f"{self.adapter.file.path}: {self.adapter.key(name)}: the LoRA makes {key} of "
+                f"{file.path} a value that is not finite"
+            ) from None
 
     def _located(self, name: str) -> tuple[SafetensorsFile, str]:
         if name not in self.shapes:

@@ -164,6 +164,22 @@ DELTAS: list[tuple[Callable[[Tensors], object], str]] = [
 ]
 
 
+def test_the_file_at_fault_is_named_where_a_delta_overflows(
+    copy: Callable[[Layout], Path],
+) -> None:
+    folder, name = copy("package"), "linear_attn.in_proj_qkv"
+    keys = [f"base_model.model.layers.0.{name}.lora_{side}.weight" for side in "AB"]
+    adapter, base = folder / ADAPTER / "adapter_model.safetensors", folder / "model.safetensors"
+    edit_tensors(adapter, lambda tensors: [tensors[key].fill_(1e20) for key in keys])
+    said = f"the LoRA makes {BASE}{name}.weight of {base} a value that is not finite"
+    refused(folder, f"{adapter}: base_model.model.layers.0.{name}.lora_", said)
+    weights = open_checkpoint(folder).weights
+    with pytest.raises(CheckpointError, match="the LoRA makes"):
+        weights.rows(f"layers.0.{name}.weight", range(8), device="cpu")
+    edit_tensors(base, lambda tensors: tensors[f"{BASE}{name}.weight"][0, :1].fill_(torch.inf))
+    refused(folder, f"{base}: {BASE}{name}.weight: holds a value that is not finite")
+
+
 @pytest.mark.parametrize("change, message", DELTAS, ids=[message for _, message in DELTAS])
 def test_adapter_tensors(
     copy: Callable[[Layout], Path], change: Callable[[Tensors], object], message: str
