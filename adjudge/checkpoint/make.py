@@ -33,7 +33,7 @@ from adjudge.checkpoint.text_config import GEOMETRIES, TextConfig
 from adjudge.checkpoint.vocab import Kind, write_tokenizer
 from adjudge.errors import CheckpointError
 from adjudge.families import FAMILIES, family_class
-from adjudge.families.open_jev import METHOD
+from adjudge.families.open_jev import MAX_PROMPT_TOKENS, METHOD
 
 Layout = Literal["package", "merged", "adjudge"]
 
@@ -65,6 +65,10 @@ def write_checkpoint(
     """
     if family not in FAMILIES or (layout == "merged" and family != "open_jev"):
         raise CheckpointError(f"no layout {layout!r} of a family {family!r}")
+    if not 1 <= max_length <= MAX_PROMPT_TOKENS:
+        raise CheckpointError(f"max_length is {max_length}; it is 1 to {MAX_PROMPT_TOKENS} tokens")
+    if shard_bytes < 1:
+        raise CheckpointError(f"shard_bytes is {shard_bytes}; it is at least 1")
     config = config or geometry("small", tokenizer, family)
     made = Made(config, seed=seed, dtype=dtype)
     target = Path(folder)
