@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,12 +11,19 @@ import numpy as np
 
 from adjudge.errors import CheckpointError
 
+LEAST_TEMPERATURE = 1e-37
+"""An FP32 logit over it is finite in FP64, with room for sums; far below any that is trained."""
+
 
 def checked_temperature(value: Any, origin: str) -> float:
-    """A checkpoint's temperature, finite and above 0. Raises CheckpointError naming `origin`."""
-    if isinstance(value, float | int) and not isinstance(value, bool) and 0 < value < math.inf:
+    """A checkpoint's temperature, finite and not below LEAST_TEMPERATURE. Raises CheckpointError
+    naming `origin`."""
+    is_number = isinstance(value, float | int) and not isinstance(value, bool)
+    if is_number and LEAST_TEMPERATURE <= value <= sys.float_info.max:
         return float(value)
-    raise CheckpointError(f"{origin}: temperature is {value!r}, and must be finite and above 0")
+    raise CheckpointError(
+        f"{origin}: temperature is {value!r}, and must be finite and at least {LEAST_TEMPERATURE}"
+    )
 
 
 def softmax(logits: Sequence[float], temperature: float = 1.0) -> list[float]:

@@ -254,7 +254,10 @@ def test_too_long_a_prompt_names_question_count_and_limit() -> None:
         check_tokens(compiled, [10, 10], Limits(max_request_tokens=19))
 
 
-@pytest.mark.parametrize("temperature", [None, 0, -1.0, float("nan"), float("inf"), "2", True])
+@pytest.mark.parametrize(
+    "temperature",
+    [None, 0, -1.0, 1e-320, 1e-38, float("nan"), float("inf"), 10**400, "2", True],
+)
 def test_unusable_temperature(temperature: Any) -> None:
     with pytest.raises(CheckpointError, match="temperature"):
         OpenJev(replace(CARD, calibration={"temperature": temperature}))
