@@ -8,6 +8,7 @@ body without its strings, of which only `[]{}:` is kept. Time and memory are lin
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from typing import Any
@@ -50,6 +51,10 @@ def decode_json(body: bytes) -> Any:
             "json_number_range",
         ) from None
     except (msgspec.MsgspecError, UnicodeError) as exc:
+        if body.startswith(codecs.BOM_UTF8):
+            raise _refused(
+                "the body begins with a byte order mark; remove the BOM", "json_invalid"
+            ) from None
         hint = "; a lone surrogate is not text" if _SURROGATE.search(body) else ""
         raise _refused(f"the body is not valid JSON: {exc}{hint}", "json_invalid") from None
     if skeleton.count(b":") != _skeleton(msgspec.json.encode(value)).count(b":"):

@@ -169,6 +169,12 @@ def test_what_is_not_json(body: bytes) -> None:
     assert refusal(body) == (("body",), "json_invalid")
 
 
+def test_a_byte_order_mark_is_named() -> None:
+    with pytest.raises(InvalidRequest, match="begins with a byte order mark; remove the BOM"):
+        decode_json(b'\xef\xbb\xbf{"state": 1}')
+    assert decode_json('"\ufeff"'.encode()) == "\ufeff"
+
+
 def test_lone_surrogates_are_named() -> None:
     with pytest.raises(InvalidRequest, match="lone surrogate"):
         decode_json(b'{"state": "\\ud800"}')
