@@ -26,6 +26,10 @@ _HOMES = {
 __all__ = ["AdjudgeError", "Engine", "EngineConfig", "ServiceConfig", "__version__"]
 
 
+def __dir__() -> list[str]:
+    return list(__all__)
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'adjudge' has no attribute {name!r}")

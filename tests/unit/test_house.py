@@ -134,6 +134,7 @@ def test_public_names() -> None:
         "ServiceConfig",
         "__version__",
     ]
+    assert dir(adjudge) == sorted(adjudge.__all__)
 
 
 def test_every_setting_is_read_somewhere() -> None:
