@@ -53,15 +53,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     parse = parser.parse_args if in_parts else parser.parse_intermixed_args
     arguments = parse(words[1:])
     try:
-        return int(module.run(arguments))
+        code = int(module.run(arguments))
+        sys.stdout.flush()
+        return code
     except AdjudgeError as error:
         print(f"adjudge {name}: {error.message}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 0
+    except OSError as error:
+        if not _output_fails():
+            raise
+        _discard_output()
+        reason = error.strerror
+        print(f"adjudge {name}: standard output cannot be written ({reason})", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _output_fails() -> bool:
+    """Whether standard output is what could not be written: it then takes no empty line either."""
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
+
+
+def _discard_output() -> None:
+    """So that the interpreter's own flush at the exit does not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _top_parser() -> argparse.ArgumentParser:

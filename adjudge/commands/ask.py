@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from adjudge.commands.load import check_folder, with_model
 from adjudge.commands.request import add_request_flags, has_request_flags, read_request
-from adjudge.commands.table import table
+from adjudge.commands.table import shown, table
 from adjudge.config import EngineConfig
 from adjudge.errors import ConfigError
 from adjudge.origins import add_flags, resolve
@@ -107,7 +107,8 @@ def _text(response: dict[str, Any]) -> str:
         kind = answer["type"]
         rows.append((name, kind, answer[kind], answer.get("confidence"), _spread(answer)))
     answers = table(["question", "type", "answer", "confidence", "probabilities"], rows)
-    return f"{answers}\n\n{response['model']}, {response['usage']['input_tokens']:,} tokens read"
+    model, tokens = shown(response["model"]), response["usage"]["input_tokens"]
+    return f"{answers}\n\n{model}, {tokens:,} tokens read"
 
 
 def _spread(answer: dict[str, Any]) -> str:

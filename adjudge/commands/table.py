@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Control characters, the two line separators, and what reverses the direction of writing."""
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[Any]], *, decimals: int = 4) -> str:
@@ -29,4 +33,11 @@ def _cell(value: Any, decimals: int) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:,.{decimals}f}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return shown(str(value))
+
+
+def shown(text: str) -> str:
+    """Text on one line, with what a terminal would obey written out: a line feed as \\n."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -136,6 +136,13 @@ def test_table_aligns_words_left_and_numbers_right() -> None:
     )
 
 
+def test_table_writes_out_what_a_terminal_would_obey() -> None:
+    rows = [("a\nb\r\x1b[31m\u202e\x9b", 1), ("é猫👩‍👧", 2)]
+    _, first, second = table(["name", "n"], rows).split("\n")
+    assert first == "a\\nb\\r\\x1b[31m\\u202e\\x9b  1"
+    assert second.split() == ["é猫👩‍👧", "2"]
+
+
 def test_table_without_rows_is_its_headers() -> None:
     assert table(["name", "count"], []) == "name  count"
 
@@ -193,6 +200,29 @@ def test_errors_are_one_line_and_exit_2(
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert error.startswith("adjudge config: environment ADJUDGE_PORT")
+
+
+@pytest.mark.parametrize("buffered", [False, True])
+def test_output_that_cannot_be_written_is_one_line_and_exit_2(
+    buffered: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = open("/dev/full", "wb", buffering=-1 if buffered else 0)  # noqa: SIM115
+    with io.TextIOWrapper(raw, write_through=not buffered) as full:
+        monkeypatch.setattr("sys.stdout", full)
+        assert main(["config", "show", "--json"]) == 2
+    error = capsys.readouterr().err
+    assert error == (
+        "adjudge config: standard output cannot be written (No space left on device)\n"
+    )
+
+
+def test_other_faults_of_the_system_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(arguments: argparse.Namespace) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("adjudge.commands.config.run", fail)
+    with pytest.raises(OSError, match="No space"):
+        main(["config", "show"])
 
 
 def test_config_show_gives_origins_and_hides_keys(
