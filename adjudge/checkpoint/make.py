@@ -25,7 +25,7 @@ from adjudge.checkpoint.head_file import head_tensors
 from adjudge.checkpoint.made_base import ROWS, Made, small_config, write_adapter, write_base
 from adjudge.checkpoint.made_calibration import OPEN_JEV_TEMPERATURE
 from adjudge.checkpoint.made_families import WRITERS
-from adjudge.checkpoint.open_jev import CHAT_PREFIX, CHAT_SUFFIX, MERGED_FILE, MERGED_FORMAT
+from adjudge.checkpoint.open_jev import CHAT_PREFIX, MERGED_FILE, MERGED_FORMAT
 from adjudge.checkpoint.opening import open_checkpoint
 from adjudge.checkpoint.safetensors_writer import SHARD_BYTES, write_sharded
 from adjudge.checkpoint.synthetic import random_head
@@ -33,6 +33,7 @@ from adjudge.checkpoint.text_config import GEOMETRIES, TextConfig
 from adjudge.checkpoint.vocab import Kind, write_tokenizer
 from adjudge.errors import CheckpointError
 from adjudge.families import FAMILIES, family_class
+from adjudge.families.chat import ANSWER_TURN
 from adjudge.families.open_jev import MAX_PROMPT_TOKENS, METHOD
 
 Layout = Literal["package", "merged", "adjudge"]
@@ -141,7 +142,7 @@ def _write_merged(folder: Path, made: Made, max_length: int, shard_bytes: int) -
         "temperature": OPEN_JEV_TEMPERATURE,
         "max_length": max_length,
         "chat_prefix": CHAT_PREFIX,
-        "chat_suffix": CHAT_SUFFIX,
+        "chat_suffix": ANSWER_TURN,
         "head_weight": head.weight.tolist(),
         "head_bias": head.bias.item(),
     }

@@ -16,13 +16,13 @@ from adjudge.checkpoint.text_config import TextConfig
 from adjudge.checkpoint.weights import FolderWeights
 from adjudge.config import AdapterMode
 from adjudge.families import ModelCard
+from adjudge.families.chat import ANSWER_TURN
 from adjudge.families.open_jev import MAX_PROMPT_TOKENS, METHOD, OpenJev
 
 FAMILY = "open_jev"
 MERGED_FORMAT = "open-jev-text-merged/1"
 MERGED_FILE = "open_jev_export.json"
 CHAT_PREFIX = "<|im_start|>user\n"
-CHAT_SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 PACKAGES = {release.base: release.name for release in OpenJev.about.releases}
 """Base id -> the id of the Open-Jev package made for it, which the files do not say."""
 
@@ -79,7 +79,7 @@ def open_merged(folder: Path) -> Checkpoint:
     fields = Fields.of(folder / MERGED_FILE)
     fields.only("format", MERGED_FORMAT)
     fields.only("chat_prefix", CHAT_PREFIX)
-    fields.only("chat_suffix", CHAT_SUFFIX)
+    fields.only("chat_suffix", ANSWER_TURN)
     config = TextConfig.of(folder)
     return Checkpoint(
         card=card(
