@@ -13,8 +13,7 @@ import pytest
 
 from adjudge import Engine, EngineConfig
 from adjudge.checkpoint.made_base import small_config
-from adjudge.checkpoint.made_families import UNTIED
-from adjudge.checkpoint.make import write_checkpoint
+from adjudge.checkpoint.make import is_tied, write_checkpoint
 from adjudge.engine_door import Item, Logits
 from adjudge.families import FAMILIES
 from adjudge.self_check import self_check
@@ -37,7 +36,7 @@ def engine(
         head_dim=128,
         linear_key_head_dim=64,
         linear_value_head_dim=64,
-        tie_word_embeddings=family not in UNTIED,
+        tie_word_embeddings=is_tied(family),
     )
     folder: Path = write_checkpoint(
         tmp_path_factory.mktemp("gpu") / family, family=family, config=config
