@@ -11,8 +11,8 @@ import numpy as np
 
 from adjudge.config import EngineConfig
 from adjudge.engine_door import Work
-from adjudge.errors import CheckpointError
-from adjudge.families import Family, Limits, ModelCard, family_class, family_for
+from adjudge.errors import CheckpointError, UsageError
+from adjudge.families import Compiled, Family, Limits, ModelCard, family_class, family_for
 from adjudge.families.limits import check_tokens
 from adjudge.tokenizer import Tokenizer
 from adjudge.wire import Request, request_from
@@ -71,6 +71,7 @@ class Compiler:
         if not isinstance(request, Request):
             request = request_from(request, aliases=self.family.limits.aliases)
         compiled = self.family.compile(request)
+        self._check_sizes(compiled)
         segments = self.tokenizer.encode_segments(compiled.prompts)
         token_ids = [np.concatenate(parts) for parts in segments]
         check_tokens(
@@ -84,3 +85,19 @@ class Compiler:
             for prompt, parts in zip(compiled.prompts, segments, strict=True)
         ]
         return Work(compiled, token_ids, state_tokens)
+
+    def _check_sizes(self, compiled: Compiled) -> None:
+        """Refuse a prompt that is too long however it is tokenised and however wide a pass is,
+        before that costs memory: some hundred bytes a token. Raises UsageError."""
+        limit = self.family.limits.max_prompt_tokens
+        most = self.wider_pass_tokens or limit
+        for prompt in compiled.prompts:
+            texts = [segment for segment in prompt.segments if isinstance(segment, str)]
+            if sum(map(len, texts)) <= most:
+                continue
+            fewest = sum(map(self.tokenizer.fewest_tokens, texts))
+            if fewest > most:
+                raise UsageError(
+                    f"question {prompt.question!r} makes a prompt of at least {fewest} tokens; the "
+                    f"limit is {limit}. Shorten the state, the instructions or the option"
+                )

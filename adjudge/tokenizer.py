@@ -8,15 +8,24 @@ calls: template text and the questions that a caller asks again and again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers
 
 from adjudge.errors import CheckpointError
 from adjudge.families import Prompt, Segment
 
+NFC_SHRINKS = 4
+"""NFC makes a text no more than so many times shorter, in bytes of UTF-8: the most of any Unicode
+text is 3.5, for three characters that compose into U+0390."""
+KEEPING = ("Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous")
+"""What a split may do with what it splits at, without dropping it."""
 KEPT_CHARACTERS = 200
 """Segments up to this length are kept."""
 KEPT_SEGMENTS = 4096
@@ -55,6 +64,30 @@ class Tokenizer:
     def last_id(self) -> int:
         """The largest id; ids need not be without gaps."""
         return max(self._inner.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    def fewest_tokens(self, text: str) -> int:
+        """At least so many tokens has the text, told from its size; 0 where nothing is known."""
+        if self._most_bytes is None:
+            return 0
+        size = len(text) if text.isascii() else len(text.encode()) // NFC_SHRINKS
+        return -(-size // self._most_bytes)
+
+    @cached_property
+    def _most_bytes(self) -> int | None:
+        """Most bytes of NFC text that become one token. None: bytes may be dropped on the way."""
+        inner, vocab = self._inner, self._inner.get_vocab(with_added_tokens=True)
+        added = inner.get_added_tokens_decoder().values()
+        keeps_all = (
+            (inner.normalizer is None or isinstance(inner.normalizer, normalizers.NFC))
+            and isinstance(inner.model, models.BPE)
+            and inner.pre_tokenizer is not None
+            and _keeps_all(json.loads(inner.pre_tokenizer.__getstate__()))
+            and vocab.keys() >= set(pre_tokenizers.ByteLevel.alphabet())
+            and not any(token.lstrip or token.rstrip for token in added)
+        )
+        # One character of a byte-level token is one byte; one of an added token is up to four.
+        longest = [*map(len, vocab), *(len(token.content.encode()) for token in added)]
+        return max(longest) if keeps_all else None
 
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Token ids of each text: int32 [num_tokens]. Texts are independent of each other."""
@@ -110,6 +143,13 @@ class Tokenizer:
                 "the checkpoint and its tokenizer do not belong together"
             )
         return int(ids[0])
+
+
+def _keeps_all(step: Mapping[str, Any]) -> bool:
+    """Whether a step of pre-tokenising, as a tokenizer.json spells it, drops no character."""
+    if step["type"] == "Sequence":
+        return all(map(_keeps_all, step["pretokenizers"]))
+    return step["type"] == "ByteLevel" or step.get("behavior") in KEEPING
 
 
 _NONE = np.array([], dtype=np.int32)

