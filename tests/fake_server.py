@@ -1,9 +1,10 @@
 """`adjudge serve` with a fake engine: python tests/fake_server.py FOLDER [SETTING=JSON …].
 
 A test steers it by files in the folder: it loads while `loading` is there, then refuses the model
-if `refuse` is, or the device if `unsound` is; a pass waits while `held` is there; and `break` names
-what a pass does instead of answering: unsound, dies, stalls, or wrong (its answers depend on the
-batch). It touches `loading-began` and `pass-began`.
+if `refuse` is, or the device if `unsound` is; compiling waits while `compiling` is there, a pass
+while `held` is; and `break` names what a pass does instead of answering: unsound, dies, stalls, or
+wrong (its answers depend on the batch). It touches `loading-began`, `compiling-began` and
+`pass-began`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from adjudge.config import ServiceConfig
-from adjudge.engine_door import Item, Pass
+from adjudge.engine_door import Item, Pass, Work
 from adjudge.errors import CheckpointError, DeviceError
 from adjudge.service import serve
+from adjudge.wire import Request
 from tests.fake_engine import FakeEngine
 
 LOOK_SECONDS = 0.01
@@ -45,6 +47,11 @@ class SteeredEngine(FakeEngine):
         pause = threading.Event()
         while (self._folder / name).exists():
             pause.wait(LOOK_SECONDS)
+
+    def compile(self, request: Request) -> Work:
+        (self._folder / "compiling-began").touch()
+        self._while("compiling")
+        return super().compile(request)
 
     def run(self, plan: Sequence[Item]) -> Pass:
         (self._folder / "pass-began").touch()

@@ -117,6 +117,15 @@ class Service:
     def close(self) -> None:
         self._decider.close()
 
+    @property
+    def busy(self) -> bool:
+        """Whether a thread still prepares some request."""
+        return self._decider.busy
+
+    def cut(self) -> int:
+        """Answer every request in progress 503 now. Returns how many."""
+        return self._decider.cut()
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"only HTTP is served, not {scope['type']}")

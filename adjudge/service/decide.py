@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.responses import Response as HttpResponse
 
-from adjudge.errors import BodyTooLarge, Detail, InvalidRequest, RequestTimeout
+from adjudge.errors import BodyTooLarge, Detail, InvalidRequest, Unavailable
 from adjudge.families.limits import check_counts, num_candidates
 from adjudge.forest import count_rows
-from adjudge.scheduler import Cancelled, Job, Ran
+from adjudge.service.admitted import INLINE_BYTES, Admitted
+from adjudge.service.aside import Aside
 from adjudge.wire import (
     Request,
     Response,
@@ -30,16 +30,13 @@ from adjudge.wire import (
 if TYPE_CHECKING:
     from adjudge.config import ServiceConfig
     from adjudge.engine_door import Door, Work
-    from adjudge.scheduler import Scheduler
+    from adjudge.scheduler import Job, Ran, Scheduler
     from adjudge.service.engines import Engines
     from adjudge.service.exchange import Exchange
     from adjudge.service.media import Body, BodyReader
     from adjudge.service.metrics import Metrics
 
-T = TypeVar("T")
-
-INLINE_BYTES = 16 << 10
-"""Bodies up to this size are read and compiled on the event loop: a thread would cost more."""
+NUM_THREADS = 2
 INLINE_PROMPTS = 256
 BYTES_PER_PROMPT = 64
 """What one more prompt costs to compile, in bytes of body."""
@@ -72,10 +69,12 @@ class Decider:
         self._reader = reader
         self._metrics = metrics
         self._config = config
-        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="adjudge-compile")
+        self._aside = Aside(NUM_THREADS)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._cut = False
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._aside.close()
 
     def systemone(self, body: bytes) -> Asked:
         """POST /v1/systemone, and OpenRouter's route with the same body."""
@@ -95,36 +94,75 @@ class Decider:
 
     async def decide(self, exchange: Exchange, interpret: Callable[[bytes], Asked]) -> HttpResponse:
         """Answer one request. Raises AdjudgeError; Cancelled when the client left."""
-        self._scheduler.check_open()
-        seconds = exchange.deadline_seconds(self._config.deadline_ms)
-        body = await self._reader.read(exchange)
-        asked = await self._aside(len(body.json), self._understand, body, interpret)
-        try:
-            job = await self._run(exchange, asked, len(body.json), seconds)
-        except InvalidRequest as error:
-            raise InvalidRequest(*map(asked.respell, error.details)) from None
-        ran = job.outcome
-        assert isinstance(ran, Ran)  # noqa: S101 -- _run raises everything else
-        exchange.timings["queue"] = ran.queue_seconds
-        exchange.timings["run"] = ran.run_seconds
-        cost = INLINE_BYTES * len(ran.logits) // INLINE_PROMPTS
-        content = await self._aside(cost, self._answer, asked, job, ran)
-        return HttpResponse(content, media_type="application/json")
+        with self._in_progress():
+            async with self._admitted(exchange) as (admitted, body):
+                size = len(body.json)
+                asked = await admitted.step(size, self._understand, body, interpret)
+                job = admitted.job
+                try:
+                    await self._submit(exchange, admitted, asked, size)
+                    ran = await admitted.ran()
+                except InvalidRequest as error:
+                    raise InvalidRequest(*map(asked.respell, error.details)) from None
+            exchange.timings["queue"] = ran.queue_seconds
+            exchange.timings["run"] = ran.run_seconds
+            if INLINE_BYTES * len(ran.logits) // INLINE_PROMPTS <= INLINE_BYTES:
+                content = self._answer(asked, job, ran)
+            else:
+                answering = self._aside.submit(self._answer, asked, job, ran, urgent=True)
+                content = await asyncio.wrap_future(answering)
+            return HttpResponse(content, media_type="application/json")
 
     async def tokens(self, exchange: Exchange) -> HttpResponse:
         """POST /v1/systemone/tokens: what the request would cost. Runs nothing."""
-        body = await self._reader.read(exchange)
-        asked = await self._aside(len(body.json), self._understand, body, self.systemone)
-        cost = _cost(asked.request, len(body.json))
-        counts = await self._aside(cost, self._count, asked)
-        return HttpResponse(msgspec.json.encode(counts), media_type="application/json")
+        with self._in_progress():
+            async with self._admitted(exchange) as (admitted, body):
+                size = len(body.json)
+                asked = await admitted.step(size, self._understand, body, self.systemone)
+                counts = await admitted.step(_cost(asked.request, size), self._count, asked)
+            return HttpResponse(msgspec.json.encode(counts), media_type="application/json")
 
-    async def _aside(self, cost: int, work: Callable[..., T], *arguments: Any) -> T:
-        """Do small work here and large work on a thread, so that nobody waits for it."""
-        if cost <= INLINE_BYTES:
-            return work(*arguments)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, work, *arguments)
+    @property
+    def busy(self) -> bool:
+        """Whether a thread still works for some request, perhaps one that nobody waits for."""
+        return self._aside.busy
+
+    def cut(self) -> int:
+        """Answer every request in progress 503, whatever it waits for. Returns how many."""
+        self._cut = True
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        return len(tasks)
+
+    @contextmanager
+    def _in_progress(self) -> Iterator[None]:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 -- every coroutine of a service runs in one
+        self._tasks.add(task)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self._cut:
+                raise
+            task.uncancel()
+            raise Unavailable(
+                "the server stopped before this request was done; ask another, or again"
+            ) from None
+        finally:
+            self._tasks.discard(task)
+
+    @asynccontextmanager
+    async def _admitted(self, exchange: Exchange) -> AsyncIterator[tuple[Admitted, Body]]:
+        """The body, and the job that is open while the request is prepared and run."""
+        self._scheduler.check_open()
+        deadline = exchange.deadline(self._config.deadline_ms)
+        body = await self._reader.read(exchange, deadline)
+        with (
+            self._reader.kept(body),
+            Admitted(exchange, self._scheduler, self._aside, deadline) as admitted,
+        ):
+            yield admitted, body
 
     def _understand(self, body: Body, interpret: Callable[[bytes], Asked]) -> Asked:
         asked = interpret(body.json)
@@ -138,51 +176,25 @@ class Decider:
         _check_parts(asked.request, body)
         return asked
 
-    async def _run(self, exchange: Exchange, asked: Asked, size: int, seconds: float | None) -> Job:
-        """Compile, queue and wait. Raises what the job ended with unless it ran."""
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
-
-        def on_resolved(job: Job) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(_wake, waiter)
-
-        scheduler = self._scheduler
-        deadline = None if seconds is None else scheduler.clock() + seconds
-        job = scheduler.open_job(on_resolved, deadline=deadline)
-        watch = asyncio.ensure_future(self._watch(exchange, job))
-        timer = (
-            None if seconds is None else loop.call_later(seconds, scheduler.cancel, job, _late())
-        )
-        try:
-            await self._aside(_cost(asked.request, size), self._submit, exchange, job, asked)
-            await waiter
-        finally:
-            watch.cancel()
-            if timer is not None:
-                timer.cancel()
-            scheduler.cancel(job)
-        if not isinstance(job.outcome, Ran):
-            # One error may end many jobs: without its traceback it keeps none of them alive.
-            raise (job.outcome or Cancelled("the job was left")).with_traceback(None)
-        return job
-
-    def _submit(self, exchange: Exchange, job: Job, asked: Asked) -> None:
-        began = monotonic()
-        work = asked.door.compile(asked.request)
-        exchange.timings["tokenise"] = monotonic() - began
-        self._scheduler.submit(job, asked.door, work)
+    async def _submit(
+        self, exchange: Exchange, admitted: Admitted, asked: Asked, size: int
+    ) -> None:
+        cost, job = _cost(asked.request, size), admitted.job
+        work, seconds = await admitted.step(cost, self._queue, job, asked)
+        exchange.timings["tokenise"] = seconds
         exchange.facts["model"] = asked.door.card.name
         exchange.facts["questions"] = len(asked.request.questions)
         exchange.facts["prompts"] = job.num_prompts
         exchange.facts["prompt_tokens"] = work.prompt_tokens
         exchange.facts["unique_tokens"] = job.rows
 
-    async def _watch(self, exchange: Exchange, job: Job) -> None:
-        """Cancel the job as soon as the client is gone."""
-        while (await exchange.receive())["type"] != "http.disconnect":
-            pass
-        self._scheduler.cancel(job)
+    def _queue(self, job: Job, asked: Asked) -> tuple[Work, float]:
+        """Compile and submit. Returns the work, and the seconds that compiling took."""
+        began = monotonic()
+        work = asked.door.compile(asked.request)
+        seconds = monotonic() - began
+        self._scheduler.submit(job, asked.door, work)
+        return work, seconds
 
     def _answer(self, asked: Asked, job: Job, ran: Ran) -> bytes:
         prompt_tokens = job.work.prompt_tokens
@@ -230,18 +242,6 @@ def _question_counts(work: Work, lengths: list[int], places: range) -> dict[str,
 def _cost(request: Request, size: int) -> int:
     """What compiling a request costs, in bytes of a plain body."""
     return size + BYTES_PER_PROMPT * num_candidates(request)
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
-
-
-def _late() -> RequestTimeout:
-    return RequestTimeout(
-        "the request's deadline passed before its answer was there; send a later x-deadline-ms, or "
-        "try again when fewer requests wait"
-    )
 
 
 def _check_parts(request: Request, body: Body) -> None:

@@ -73,8 +73,9 @@ class Exchange:
             )
         return headers
 
-    def deadline_seconds(self, default_ms: int | None) -> float | None:
-        """Seconds from now until the answer is no longer wanted. Raises UsageError."""
+    def deadline(self, default_ms: int | None) -> float | None:
+        """When the answer is no longer wanted, on the clock of `began`: it runs from the request's
+        head on. Raises UsageError."""
         given = self.headers.get("x-deadline-ms")
         if given is None:
             limit_ms = default_ms
@@ -86,7 +87,7 @@ class Exchange:
             )
         if limit_ms is None:
             return None
-        return max(0.0, limit_ms / 1000 - (time.monotonic() - self.began))
+        return self.began + limit_ms / 1000
 
 
 def new_request_id() -> str:

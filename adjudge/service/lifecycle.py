@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from adjudge.errors import AdjudgeError, CheckpointError, ConfigError, DeviceError, Unavailable
+from adjudge.errors import AdjudgeError, CheckpointError, ConfigError, DeviceError
 from adjudge.scheduler import ExitCode, Fault, QueueLimits, Scheduler, Watchdog, Worker
 from adjudge.scheduler.worker import where
 from adjudge.service import journal
@@ -71,7 +71,7 @@ def serve(load: Load, config: ServiceConfig) -> int:
         listener.close()
         if tracing is not None:
             tracing.close()
-    if life.worker.is_alive():
+    if life.worker.is_alive() or life.preparing:
         logging.shutdown()
         sys.stdout.flush()
         os._exit(code)
@@ -103,6 +103,8 @@ class Lifecycle:
             on_pass=self._metrics.ran,
             on_fault=self._on_fault,
         )
+        self.preparing = False
+        """At the end: whether a thread still prepares a request that nobody waits for."""
         self.worker = Worker(self.scheduler, lambda: _by_name(load()), self._on_loaded)
 
     async def run(self) -> ExitCode:
@@ -155,6 +157,7 @@ class Lifecycle:
             self.scheduler.stop()
         if self.scheduler.fault is None and self.scheduler.running_since is None:
             await asyncio.to_thread(self.worker.join, LEAVE_SECONDS)
+        self.preparing = service.busy
         return code
 
     async def _warm_up(self, service: Service) -> ExitCode | None:
@@ -195,6 +198,7 @@ class Lifecycle:
             code = await self._drain(service, server, serving)
         if self._faulted.is_set():
             await self._first_of(serving, self._stop_now.wait(), timeout=FAULT_LINGER_SECONDS)
+            service.cut()
             server.finish(CUT_SECONDS)
             code = ExitCode(self.scheduler.fault.exit_code) if self.scheduler.fault else code
         await serving
@@ -217,10 +221,9 @@ class Lifecycle:
         if serving.done() or self._faulted.is_set():
             return ExitCode.CLEAN
         self.scheduler.close("the server is stopping")
-        cut = self.scheduler.fail_pending(
-            Unavailable("the server stopped before this request was done; ask another, or again")
-        )
-        log.warning("the drain was cut", extra={"facts": {"requests": cut}})
+        cut = service.cut()
+        if cut:
+            log.warning("the drain was cut", extra={"facts": {"requests": cut}})
         await self._first_of(serving, self._faulted.wait(), timeout=CUT_SECONDS)
         return ExitCode.DRAIN_CUT if cut else ExitCode.CLEAN
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.message import Message
 from functools import lru_cache
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from python_multipart.exceptions import FormParserError
@@ -25,6 +27,8 @@ MULTIPART = "multipart/form-data"
 MAX_PARTS = 257
 UPLOADS_AT_ONCE = 64
 """Bodies of the largest size that may be held at a time, over all connections."""
+KEPT_BYTES = 256 << 20
+"""Most bytes of bodies whose requests are in progress, or UPLOADS_AT_ONCE of the largest size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +48,32 @@ class BodyReader:
         self.max_bytes = max_bytes
         self._timeout_seconds = timeout_seconds
         self._held_bytes = 0
+        self._kept_bytes = 0
 
-    async def read(self, exchange: Exchange) -> Body:
+    async def read(self, exchange: Exchange, deadline: float | None = None) -> Body:
         """The body, decoded. Nothing of it is read before its media type is known to be served.
 
+        deadline: on the clock of `exchange.began`, in seconds; it ends the wait if it is earlier.
         Raises UnsupportedMedia (415), RequestTimeout (408), BodyTooLarge (413), UsageError (400),
         Overloaded (529), Cancelled (the client left).
         """
         boundary = _boundary(exchange.headers.get("content-type", ""))
         coding = exchange.headers.get("content-encoding", "").strip().lower()
-        raw = await self._arrived(exchange)
+        raw = await self._arrived(exchange, deadline)
         body = decode(raw, coding, self.max_bytes)
         return Body(body, size=len(body)) if boundary is None else _split(body, boundary)
 
-    async def _arrived(self, exchange: Exchange) -> bytes:
+    async def _arrived(self, exchange: Exchange, deadline: float | None) -> bytes:
         declared = exchange.headers.get("content-length", "")
         if declared.isascii() and declared.isdigit() and int(declared) > self.max_bytes:
             raise too_large(self.max_bytes)
+        limit, wait_seconds = f"{self._timeout_seconds:g} s", self._timeout_seconds
+        if deadline is not None and (left := deadline - monotonic()) < wait_seconds:
+            limit, wait_seconds = "the request's deadline", max(0.0, left)
         pieces: list[bytes] = []
         size = 0
         try:
-            async with asyncio.timeout(self._timeout_seconds):
+            async with asyncio.timeout(wait_seconds):
                 while True:
                     message = await exchange.receive()
                     if message["type"] == "http.disconnect":
@@ -79,16 +88,30 @@ class BodyReader:
                         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
         except TimeoutError:
             raise RequestTimeout(
-                f"the body did not arrive within {self._timeout_seconds:g} s; {size} bytes came. "
+                f"the body did not arrive within {limit}; {size} bytes came. "
                 "Send it faster, or in smaller requests"
             ) from None
         finally:
             self._held_bytes -= size
 
+    @contextmanager
+    def kept(self, body: Body) -> Iterator[None]:
+        """Count a decoded body while its request is in progress. Raises Overloaded (529)."""
+        if self._kept_bytes + body.size > max(KEPT_BYTES, UPLOADS_AT_ONCE * self.max_bytes):
+            raise Overloaded("the requests in progress hold too much text", retry_after_ms=1000)
+        self._kept_bytes += body.size
+        try:
+            yield
+        finally:
+            self._kept_bytes -= body.size
+
     def _hold(self, size: int) -> None:
         self._held_bytes += size
         if self._held_bytes > UPLOADS_AT_ONCE * self.max_bytes:
-            raise Overloaded("too many bodies are arriving at once", retry_after_ms=1000)
+            raise Overloaded(
+                "too many bodies are arriving at once",
+                retry_after_ms=1000,
+            )
 
 
 @lru_cache(maxsize=256)

@@ -20,6 +20,7 @@ import httpx
 import pytest
 
 from adjudge.scheduler import ExitCode
+from adjudge.service.admitted import INLINE_BYTES
 from tests.service_rig import NOUL, SOON
 
 SERVER = Path(__file__).parents[1] / "fake_server.py"
@@ -74,6 +75,28 @@ class Server:
         pending = pool.submit(self.ask)
         self.wait_for("pass-began")
         return pending
+
+    def begin_held_compiling(self, pool: ThreadPoolExecutor) -> Future[httpx.Response]:
+        """A request that a thread compiles, for as long as the file `compiling` is there."""
+        (self.folder / "compiling").touch()
+        (self.folder / "compiling-began").unlink()
+        content = json.dumps(BODY) + " " * INLINE_BYTES
+        headers = {"content-type": "application/json"}
+        url = f"{self.url}/v1/systemone"
+        pending = pool.submit(httpx.post, url, content=content, headers=headers, timeout=SOON)
+        self.wait_for("compiling-began")
+        return pending
+
+    def stalled_upload(self) -> socket.socket:
+        """A connection with a request whose body is read, and never ends."""
+        link = socket.create_connection(("127.0.0.1", httpx.URL(self.url).port), timeout=SOON)
+        link.sendall(
+            b"POST /v1/systemone HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            b"content-length: 1000\r\nexpect: 100-continue\r\n\r\n"
+        )
+        with link.makefile("rb", buffering=0) as reader:
+            assert reader.readline() + reader.readline() == b"HTTP/1.1 100 Continue\r\n\r\n"
+        return link
 
 
 def wait_until(condition: Any) -> None:
@@ -200,6 +223,37 @@ def test_what_does_not_finish_in_time_is_answered_503_and_told_by_the_exit_code(
         assert pending.result(SOON).status_code == 503
         assert server.exit_code() == ExitCode.DRAIN_CUT
         assert server.said("the drain was cut")
+
+
+def test_what_is_still_prepared_or_arriving_is_answered_503_and_nobody_waits_for_it(
+    tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    with started(tmp_path, drain_ms=200, body_timeout_ms=600_000) as server:
+        server.wait_ready()
+        pending = server.begin_held_compiling(pool)
+        with server.stalled_upload() as link:
+            server.signal()
+            assert pending.result(SOON).status_code == 503
+            assert link.recv(12) == b"HTTP/1.1 503"
+        assert server.exit_code() == ExitCode.DRAIN_CUT  # its thread still compiles
+        cut = [line for line in server.log if line["message"] == "the drain was cut"]
+        assert [line["requests"] for line in cut] == [2]
+        assert not server.said("Traceback")
+        assert not server.said("Exception")
+
+
+def test_what_is_prepared_within_the_drain_is_answered(
+    tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    with started(tmp_path, drain_ms=20_000) as server:
+        server.wait_ready()
+        pending = server.begin_held_compiling(pool)
+        server.signal()
+        wait_until(lambda: server.said("stopping"))
+        (tmp_path / "compiling").unlink()
+        assert pending.result(SOON).status_code == 200
+        assert server.exit_code() == ExitCode.CLEAN
+        assert not server.said("the drain was cut")
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,7 @@ class Submitted:
 
     def __init__(self, rig: Rig) -> None:
         self.arrived = threading.Semaphore(0)
+        self.opened = threading.Semaphore(0)
         self.resolved = threading.Semaphore(0)
         submit, open_job = rig.scheduler.submit, rig.scheduler.open_job
 
@@ -92,7 +93,9 @@ class Submitted:
                 on_resolved(job)
                 self.resolved.release()
 
-            return open_job(resolved, **options)
+            job = open_job(resolved, **options)
+            self.opened.release()
+            return job
 
         rig.scheduler.submit = submitting
         rig.scheduler.open_job = opening
@@ -100,6 +103,9 @@ class Submitted:
     def wait(self, count: int = 1) -> None:
         for _ in range(count):
             assert self.arrived.acquire(timeout=SOON)
+
+    def wait_opened(self) -> None:
+        assert self.opened.acquire(timeout=SOON)
 
     def wait_resolved(self) -> None:
         assert self.resolved.acquire(timeout=SOON)

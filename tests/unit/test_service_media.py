@@ -8,6 +8,8 @@ import tracemalloc
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic
+from typing import Any
 
 import brotli
 import pytest
@@ -170,6 +172,7 @@ def read(
     *,
     reader: BodyReader | None = None,
     ends: bool = True,
+    deadline: float | None = None,
     **headers: str,
 ) -> Body:
     """What a reader makes of these pieces; `ends` False: the last piece never comes."""
@@ -195,7 +198,7 @@ def read(
         raise AssertionError
 
     used = reader or BodyReader(max_bytes=1000, timeout_seconds=5)
-    return asyncio.run(used.read(Exchange.begin(scope, receive)))
+    return asyncio.run(used.read(Exchange.begin(scope, receive), deadline))
 
 
 LEFT = b"the client left"
@@ -209,6 +212,24 @@ def test_a_body_that_does_not_arrive_is_408() -> None:
     impatient = BodyReader(max_bytes=1000, timeout_seconds=0.01)
     with pytest.raises(RequestTimeout, match="4 bytes came"):
         read([b'{"a"'], reader=impatient, ends=False)
+
+
+def test_a_deadline_ends_the_wait_for_a_body_if_it_is_earlier() -> None:
+    with pytest.raises(RequestTimeout, match="deadline; 4 bytes came"):
+        read([b'{"a"'], ends=False, deadline=monotonic())
+    impatient = BodyReader(max_bytes=1000, timeout_seconds=0.01)
+    with pytest.raises(RequestTimeout, match=r"within 0\.01 s"):
+        read([b'{"a"'], reader=impatient, ends=False, deadline=monotonic() + 1000)
+
+
+def test_a_deadline_counts_from_the_head() -> None:
+    scope: dict[str, Any] = {"method": "POST", "path": "/", "headers": []}
+    exchange = Exchange.begin(scope, lambda: asyncio.sleep(0, {}))
+    exchange.began = 50.0
+    assert exchange.deadline(None) is None
+    assert exchange.deadline(500) == 50.5
+    exchange.headers["x-deadline-ms"] = "250"
+    assert exchange.deadline(500) == 50.25
 
 
 def test_a_client_that_leaves_while_sending_is_let_go() -> None:
