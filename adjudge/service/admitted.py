@@ -27,14 +27,19 @@ class Admitted:
     """Opens a job and holds it while in its `with` block. The job ends early when the client
     leaves, the deadline passes or the engine stops; the step under way is left then.
 
-    deadline: on the scheduler's clock, in seconds. Opening raises Unavailable, Overloaded.
+    aside_for: where work of a cost is done; deadline: on the scheduler's clock, in seconds.
+    Opening raises Unavailable, Overloaded.
     """
 
     def __init__(
-        self, exchange: Exchange, scheduler: Scheduler, aside: Aside, deadline: float | None
+        self,
+        exchange: Exchange,
+        scheduler: Scheduler,
+        aside_for: Callable[[int], Aside],
+        deadline: float | None,
     ) -> None:
         self._scheduler = scheduler
-        self._aside = aside
+        self._aside_for = aside_for
         self._deadline = deadline
         self._loop = asyncio.get_running_loop()
         self._resolved: asyncio.Future[None] = self._loop.create_future()
@@ -68,7 +73,7 @@ class Admitted:
             self._scheduler.cancel(self.job, late())
         if cost <= INLINE_BYTES:
             return self._do(work, *arguments)
-        begun = self._aside.submit(self._do, work, *arguments)
+        begun = self._aside_for(cost).submit(self._do, work, *arguments)
         future: asyncio.Future[T] = asyncio.wrap_future(begun)
         try:
             await asyncio.wait((future, self._resolved), return_when=asyncio.FIRST_COMPLETED)

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from adjudge.service.metrics import Metrics
 
 NUM_THREADS = 2
+LARGE_BYTES = 1 << 20
+"""Work of a larger cost is done one at a time: it may take a gigabyte, and holds up no other."""
 INLINE_PROMPTS = 256
 BYTES_PER_PROMPT = 64
 """What one more prompt costs to compile, in bytes of body."""
@@ -70,11 +72,16 @@ class Decider:
         self._metrics = metrics
         self._config = config
         self._aside = Aside(NUM_THREADS)
+        self._large = Aside(1)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._cut = False
 
     def close(self) -> None:
         self._aside.close()
+        self._large.close()
+
+    def _aside_for(self, cost: int) -> Aside:
+        return self._large if cost > LARGE_BYTES else self._aside
 
     def systemone(self, body: bytes) -> Asked:
         """POST /v1/systemone, and OpenRouter's route with the same body."""
@@ -125,7 +132,7 @@ class Decider:
     @property
     def busy(self) -> bool:
         """Whether a thread still works for some request, perhaps one that nobody waits for."""
-        return self._aside.busy
+        return self._aside.busy or self._large.busy
 
     def cut(self) -> int:
         """Answer every request in progress 503, whatever it waits for. Returns how many."""
@@ -160,7 +167,7 @@ class Decider:
         body = await self._reader.read(exchange, deadline)
         with (
             self._reader.kept(body),
-            Admitted(exchange, self._scheduler, self._aside, deadline) as admitted,
+            Admitted(exchange, self._scheduler, self._aside_for, deadline) as admitted,
         ):
             yield admitted, body
 

@@ -138,3 +138,23 @@ def test_a_fault_answers_what_is_being_prepared_at_once() -> None:
     with busy() as (rig, _, asked):
         rig.scheduler.fail(Fault("an illegal address was read", 3))
         assert [one.result(SOON).status_code for one in asked] == [503, 503]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_largest_are_prepared_one_at_a_time_and_hold_up_no_other(path: str) -> None:
+    engine = SlowToCompile()
+    largest = b" " * (decide.LARGE_BYTES + 1)
+    with running(engine) as rig, ThreadPoolExecutor(4) as pool:
+        try:
+            submitted = Submitted(rig)
+            asked = [pool.submit(rig.ask, large("largest") + largest, path) for _ in range(2)]
+            for _ in asked:
+                submitted.wait_opened()
+            assert engine.compiling.acquire(timeout=SOON)
+            for name in ("first", "second"):
+                asked.append(pool.submit(rig.ask, large(name), path))
+                assert engine.compiling.acquire(timeout=SOON)
+            assert sorted(engine.compiled) == ["first", "largest", "second"]
+        finally:
+            engine.may_compile.set()
+        assert [one.result(SOON).status_code for one in asked] == [200] * 4
