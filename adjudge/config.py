@@ -122,7 +122,9 @@ class ServiceConfig:
     deadline_ms: int | None = setting(
         None, "deadline of a request that names none of its own", unit="ms", least=1
     )
-    max_queue_jobs: int = setting(1024, "most requests waiting for the engine", least=1)
+    max_queue_jobs: int = setting(
+        1024, "most requests being prepared or waiting for the engine", least=1
+    )
     max_queue_tokens: int = setting(
         4 << 20, "most unique tokens waiting for the engine", unit="tokens", least=1
     )
