@@ -12,7 +12,7 @@ from torch import Tensor
 from adjudge.device_tables import to_device
 from adjudge.engine_door import Item
 from adjudge.families import Readout
-from adjudge.forest import CHUNK, plan
+from adjudge.forest import CHUNK, Forest, plan
 from adjudge.layout import Bucket, layout
 from adjudge.reuse import plan_on
 from adjudge.self_check.check_row import CheckRow
@@ -27,24 +27,21 @@ def passes(executor: Executor, seeds: Sequence[int]) -> Iterator[CheckRow]:
     kept states, which are dropped again."""
     for seed in seeds:
         prompts = company(seed, executor.model.config.vocab_size)
-        alone = [_hidden(executor, [prompt])[0] for prompt in prompts]
-        together = {"packed and shared": prompts, "reversed": prompts[::-1]}
-        for name, order in together.items():
-            found = _hidden(executor, order)
-            expected = alone if name != "reversed" else alone[::-1]
-            yield _compared(name, found, expected)
+        alone = [_hidden(executor, plan([prompt]))[0] for prompt in prompts]
         forest = plan(prompts)
+        yield _compared("packed and shared", _hidden(executor, forest), alone)
+        yield _compared("reversed", _hidden(executor, plan(prompts[::-1])), alone[::-1])
         bucket = Bucket(
             forest.num_rows + 37,
             forest.num_chunks + 5,
             forest.path_chunks.shape[1] + 2,
             forest.num_levels,
         )
-        yield _compared("padded", _hidden(executor, prompts, bucket), alone)
+        yield _compared("padded", _hidden(executor, forest, bucket), alone)
         if executor.graphs is not None:
-            replayed = [_replayed(executor, [prompt])[0] for prompt in prompts]
+            replayed = [_replayed(executor, plan([prompt]))[0] for prompt in prompts]
             yield _compared("replayed alone", replayed, alone)
-            yield _compared("replayed together", _replayed(executor, prompts), alone)
+            yield _compared("replayed together", _replayed(executor, forest), alone)
         if executor.states is not None:
             for name in ("keeping states", "on kept states"):
                 yield _compared(name, _on_states(executor, executor.states, prompts), alone)
@@ -67,13 +64,10 @@ def company(seed: int, vocab_size: int) -> list[np.ndarray]:
     ]  # fmt: skip
 
 
-def _hidden(
-    executor: Executor, prompts: Sequence[np.ndarray], bucket: Bucket | None = None
-) -> list[Tensor]:
-    forest = plan(prompts)
+def _hidden(executor: Executor, forest: Forest, bucket: Bucket | None = None) -> list[Tensor]:
     laid = layout(forest, height=executor.height, bucket=bucket)
     hidden_QH = executor.model.forward(to_device(laid, executor.device.torch_device))
-    return [hidden_QH[q].clone() for q in forest.prompt_readout]
+    return _of_prompts(forest, hidden_QH)
 
 
 def _on_states(executor: Executor, states: States, prompts: Sequence[np.ndarray]) -> list[Tensor]:
@@ -82,12 +76,15 @@ def _on_states(executor: Executor, states: States, prompts: Sequence[np.ndarray]
     reuse = plan_on(items, states.prefixes)
     with states.carried(reuse) as carry:
         hidden_QH = executor.hidden(executor.prepare(reuse.forest, eager=True), carry)
-    return [hidden_QH[q] for q in reuse.forest.prompt_readout]
+    return _of_prompts(reuse.forest, hidden_QH)
 
 
-def _replayed(executor: Executor, prompts: Sequence[np.ndarray]) -> list[Tensor]:
-    forest = plan(prompts)
-    hidden_QH = executor.hidden(executor.prepare(forest))
+def _replayed(executor: Executor, forest: Forest) -> list[Tensor]:
+    return _of_prompts(forest, executor.hidden(executor.prepare(forest)))
+
+
+def _of_prompts(forest: Forest, hidden_QH: Tensor) -> list[Tensor]:
+    """Each prompt's row, copied: a replay writes where the one before it did."""
     return [hidden_QH[q].clone() for q in forest.prompt_readout]
 
 

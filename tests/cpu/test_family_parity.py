@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,10 @@ from adjudge.engine_door import Item
 from adjudge.families import FAMILIES as TABLE
 from tests.reference_families import ADAPTERS, FAMILIES, Reference
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # transformers and PEFT warn of what they lack
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # transformers and PEFT warn of what they lack
+    pytest.mark.usefixtures("quiet_transformers"),
+]
 
 MOST_DIFFERENCE = 1e-6
 """Of a probability, FP32."""
@@ -63,16 +65,6 @@ CASES: list[tuple[str, AdapterMode, bool]] = [
 def test_every_family_has_a_reference_and_a_case() -> None:
     assert set(FAMILIES) == set(ADAPTERS) == set(TABLE)
     assert {family for family, *_ in CASES} == set(TABLE)
-
-
-@pytest.fixture(autouse=True)
-def quiet_transformers() -> Iterator[None]:
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    yield
-    logging.set_verbosity(before)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -28,7 +27,10 @@ from tests.small_models import (
     token_ids,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # transformers and PEFT warn of what they lack
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # transformers and PEFT warn of what they lack
+    pytest.mark.usefixtures("quiet_transformers"),
+]
 
 MOST_DISTANCE = 2e-5
 """FP32, relative L2 of a hidden state."""
@@ -40,16 +42,6 @@ LENGTHS = (1, 2, 3, 4, 5, 31, 32, 33, 63, 64, 65, 127, 128, 129, 200, 449, 700)
 ENDS = tuple(range(1, 701, 9))
 
 ratios = pytest.mark.parametrize("config", RATIOS.values(), ids=RATIOS)
-
-
-@pytest.fixture(autouse=True)
-def quiet_transformers() -> Iterator[None]:
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    yield
-    logging.set_verbosity(before)
 
 
 @ratios
