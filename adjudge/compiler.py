@@ -21,13 +21,6 @@ if TYPE_CHECKING:
     from adjudge.checkpoint import Checkpoint
 
 
-def limits_in_force(card: ModelCard, config: EngineConfig) -> Limits:
-    """The family's limits for a checkpoint under the settings: no prompt is longer than a pass."""
-    limits: Limits = family_class(card.family).limits_for(card)
-    most = config.max_prompt_tokens or limits.max_prompt_tokens
-    return replace(limits, max_prompt_tokens=min(most, config.max_batch_tokens))
-
-
 @dataclass(frozen=True, slots=True)
 class Compiler:
     """Thread-safe; holds no weights and touches no device."""
@@ -46,10 +39,10 @@ class Compiler:
         if tokenizer_path is None:
             raise CheckpointError(f"{card.name}: there is no tokenizer.json; every model needs one")
         tokenizer = Tokenizer.load(tokenizer_path)
-        limits = limits_in_force(card, config)
-        own = family_class(card.family).limits_for(card)
+        own: Limits = family_class(card.family).limits_for(card)
         most = config.max_prompt_tokens or own.max_prompt_tokens
-        wider = most if most > limits.max_prompt_tokens else None
+        limits = replace(own, max_prompt_tokens=min(most, config.max_batch_tokens))
+        wider = most if most > config.max_batch_tokens else None
         return cls(family_for(card, tokenizer, limits), tokenizer, wider)
 
     @classmethod

@@ -151,8 +151,8 @@ class ServiceConfig:
         check(self)
         if not self.metadata_key or self.metadata_key in ANSWER_FIELDS:
             raise ConfigError(
-                f"metadata_key is {self.metadata_key!r}; it is a field of every answer beside "
-                f"{', '.join(ANSWER_FIELDS)}, so choose another name, such as x_metadata"
+                f"metadata_key is {self.metadata_key!r}; it takes a name of its own, such as "
+                f"x_metadata, beside an answer's {', '.join(ANSWER_FIELDS)}"
             )
 
 

@@ -15,7 +15,7 @@ from starlette.responses import Response as HttpResponse
 from adjudge.errors import BodyTooLarge, Detail, InvalidRequest, Unavailable
 from adjudge.families.limits import check_counts, num_candidates
 from adjudge.forest import count_rows
-from adjudge.service.admitted import INLINE_BYTES, Admitted
+from adjudge.service.admitted import Admitted
 from adjudge.service.aside import Aside
 from adjudge.wire import (
     Request,
@@ -113,7 +113,7 @@ class Decider:
                     raise InvalidRequest(*map(asked.respell, error.details)) from None
             exchange.timings["queue"] = ran.queue_seconds
             exchange.timings["run"] = ran.run_seconds
-            if INLINE_BYTES * len(ran.logits) // INLINE_PROMPTS <= INLINE_BYTES:
+            if len(ran.logits) <= INLINE_PROMPTS:
                 content = self._answer(asked, job, ran)
             else:
                 answering = self._aside.submit(self._answer, asked, job, ran, urgent=True)
