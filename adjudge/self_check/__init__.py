@@ -1,21 +1,23 @@
 """Proof, on the device that will serve, that a prompt's result depends on its token ids alone.
 
 Never a list of device names: products of the loaded weights run at many row counts, and passes
-of the loaded model run in many company, and every bit is compared. On a GPU a weight shape whose
-library product fails falls to the Triton product, which is proved in its place. `at_load` takes
-seconds and keeps what it found under the device, the libraries and the model's geometry; `full`
-runs it all.
+of the loaded model run in many company, and every bit is compared. On a GPU the mixers' kernels are
+first held to their references, since a wrong kernel can be wrong alike everywhere; and a weight
+shape whose library product fails falls to the Triton product, which is proved in its place.
+`at_load` takes seconds and keeps what it found under the device, the libraries, the kernels and the
+model's geometry; `full` runs it all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from adjudge.errors import DeviceError
 from adjudge.self_check.check_row import CheckRow
 from adjudge.self_check.kept import keep, kept_file, read
+from adjudge.self_check.op_check import OP, num_ops, ops
 from adjudge.self_check.pass_check import passes
 from adjudge.self_check.product_check import deltas, products
 
@@ -35,7 +37,8 @@ def at_load(
 ) -> dict[str, Any]:
     """Runs the short check, or takes its kept result for this device, build and geometry.
 
-    Returns what health shows. Raises DeviceError if a bit differs and `allow_inexact` is off.
+    Returns what health shows. Raises DeviceError if a kernel is wrong, or if a bit differs and
+    `allow_inexact` is off.
     """
     kept = kept_file(executor)
     own = None if kept is None else read(kept)
@@ -53,7 +56,12 @@ def at_load(
         if kept is not None:
             keep(kept, rows, executor.model.linear_plan)
         return {"self_check": "passed", "self_check_kept": False, **_fallbacks(executor)}
-    what = "; ".join(f"{row.name} {row.shape}: {row.detail}" for row in failed)
+    if wrong := [row for row in failed if row.name == OP]:
+        raise DeviceError(
+            f"kernels compute something else than they should on this device ({_listed(wrong)}); "
+            "a compiler may have made them wrong. Use another version of torch and triton"
+        )
+    what = _listed(failed)
     if not config.allow_inexact:
         raise DeviceError(
             f"this device does not compute rows exactly ({what}); answers would depend on what "
@@ -63,8 +71,10 @@ def at_load(
 
 
 def self_check(executor: Executor, *, full: bool) -> Iterator[CheckRow]:
-    """Products of every weight shape, then passes: packed, shared, padded, replayed, on states."""
+    """The mixers, products of every weight shape, then passes: packed, shared, padded, replayed, on
+    states."""
     row_counts = MANY_ROWS if full else FEW_ROWS
+    yield from ops(executor)
     yield from products(executor, row_counts)
     yield from deltas(executor, row_counts)
     yield from passes(executor, seeds=_seeds(full))
@@ -75,7 +85,12 @@ def num_comparisons(executor: Executor, *, full: bool) -> int:
     of_a_forest = 3 if executor.graphs is None else 5
     of_a_forest += 0 if executor.states is None else 2
     model = executor.model
-    return len(model.products()) + len(model.deltas()) + of_a_forest * len(_seeds(full))
+    of_weights = len(model.products()) + len(model.deltas())
+    return num_ops(executor) + of_weights + of_a_forest * len(_seeds(full))
+
+
+def _listed(rows: Sequence[CheckRow]) -> str:
+    return "; ".join(f"{row.name} {row.shape}: {row.detail}" for row in rows)
 
 
 def _seeds(full: bool) -> range:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CheckRow:
-    """One comparison. name: what was compared; shape: of what; passed: every bit was equal;
-    detail: which rows or prompts differed, else how many were compared."""
+    """One comparison. name: what was compared; shape: of what; passed: every bit was equal, or
+    for an op all that rounding leaves; detail: which rows or prompts differed, else how many were
+    compared."""
 
     name: str
     shape: str

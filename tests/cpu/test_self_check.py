@@ -25,7 +25,7 @@ from adjudge.errors import DeviceError
 from adjudge.executor import Executor
 from adjudge.models import projection
 from adjudge.ops import cpu_products, linear
-from adjudge.self_check import CheckRow, pass_check, product_check
+from adjudge.self_check import CheckRow, op_check, pass_check, product_check
 
 pytest.importorskip("triton")
 from adjudge.ops import triton_products
@@ -130,6 +130,29 @@ def test_a_weight_that_runs_whole_and_in_parts_falls_with_its_parts(
     assert first.passed and "the library's differs at [1, 5] rows" in first.detail
     assert (second.name, second.shape, second.passed) == ("Triton product", "[8, 16]", True)
     assert [plan.own for plan in used] == [{(24, 16), (16, 16), (8, 16)}]
+
+
+@pytest.mark.usefixtures("as_a_gpu")
+@pytest.mark.parametrize("op", ["gated_delta", "tree_attention"])
+def test_a_kernel_that_is_wrong_alike_everywhere_is_refused(
+    executor: Executor, op: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of many rows suffices, and no flag lets it pass."""
+    executor.device.dtype = torch.bfloat16
+    assert [row.passed for row in op_check.ops(executor)] == [True] * 3
+    sound = getattr(op_check, op)
+
+    def wrong(x: Tensor, *others: Any, **sizes: Any) -> Tensor:
+        found: Tensor = sound(x, *others, **sizes)
+        if x.dtype == executor.device.dtype:
+            found[7] = 0.0
+        return found
+
+    monkeypatch.setattr(op_check, op, wrong)
+    failed = {row.shape.split(",")[0] for row in op_check.ops(executor) if not row.passed}
+    assert failed == {"delta rule" if op == "gated_delta" else "attention"}
+    with pytest.raises(DeviceError, match="kernels compute something else than they should"):
+        self_check.at_load(executor, replace(CONFIG, allow_inexact=True))
 
 
 @pytest.mark.usefixtures("as_a_gpu", "fickle")
