@@ -16,7 +16,7 @@ from torch import Tensor
 from adjudge.checkpoint import Checkpoint
 from adjudge.device import Device, guarded, open_device
 from adjudge.device_tables import to_device
-from adjudge.forest import Forest
+from adjudge.forest import CHUNK, Forest
 from adjudge.heads import Heads
 from adjudge.layout import Layout, layout
 from adjudge.models.qwen3_5 import Qwen3_5
@@ -88,7 +88,7 @@ class Executor:
             if planned is not None:
                 memory.reserve(planned, device, model.beside)
             heads = Heads.of(checkpoint, device=device.torch_device, dtype=device.dtype)
-            height = tile_height(model, device)
+            height = tile_height(device)
             made = cls(model, heads, device, height, config, checkpoint.weights.adapter_use)
             if config.prefix_cache_mib:
                 made.states = States(
@@ -181,11 +181,8 @@ class Executor:
             torch.cuda.empty_cache()
 
 
-def tile_height(model: Qwen3_5, device: Device) -> int:
-    """Queries of an attention tile: on a GPU 128 lanes hold all query heads of a key head."""
+def tile_height(device: Device) -> int:
+    """Most queries of an attention tile: on a GPU all that a chunk has."""
     from adjudge.ops.attention import SLOTS
 
-    if not device.is_cuda:
-        return SLOTS
-    group = model.config.num_attention_heads // model.config.num_key_value_heads
-    return min(32, 128 // (1 << (group - 1).bit_length()))
+    return CHUNK if device.is_cuda else SLOTS

@@ -147,10 +147,10 @@ def _chunks(model: TextConfig, num_chunks: int, num_states: int, item_bytes: int
     """The delta rule's scratch in one layer: see ops.triton_delta."""
     values, keys = model.linear_num_value_heads, model.linear_num_key_heads
     key_dim, value_dim = model.linear_key_head_dim, model.linear_value_head_dim
-    # q and k of a key head; v, the pair products and the inverse of a value head; FP32 of a value
-    # head: gate, beta, and 16 x 16 blocks of the inverse.
+    # k and q of a key head; v, the pair products and the inverse of a value head; gate and beta of
+    # a value head in FP32.
     items = CHUNK * (2 * keys * key_dim + values * (value_dim + 2 * CHUNK))
-    floats = CHUNK * values * (2 + 16)
+    floats = CHUNK * values * 2
     state_floats = values * key_dim * value_dim
     return num_chunks * (items * item_bytes + floats * 4) + num_states * state_floats * 4
 

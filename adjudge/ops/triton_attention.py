@@ -1,9 +1,10 @@
 """Tree attention in Triton: a tile of queries walks its path's key blocks in ascending order.
 
-A tile holds up to BLOCK_M new rows of one chunk with all query heads of one key head. Key blocks
-are the path's chunks: always the same 64 logical positions, so the online softmax meets the same
-blocks in the same order for a branch as for its prompt alone; a block that is masked for a whole
-row changes nothing of that row (its weights are exactly 0, its rescaling exactly 1).
+A tile holds new rows of one chunk, each with all query heads of one key head; a program takes
+LANES or FEW_LANES of these (row, head) pairs, whichever row they begin and end in. Key blocks are
+the path's chunks: always the same 64 logical positions, so the online softmax meets the same blocks
+in the same order for a branch as for its prompt alone; a block that is masked for a whole row
+changes nothing of that row (its weights are exactly 0, its rescaling exactly 1).
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from adjudge.ops.launch import num_multiprocessors
+
 CHUNK = 64
+LANES = 128
+FEW_LANES = 64
+"""While all programs of that height run at once; they have the same bits."""
 LOG2_E = math.log2(math.e)
 
 
@@ -52,29 +58,30 @@ def _tree_attention(
     q_ptr, k_ptr, v_ptr, gate_ptr, out_ptr,
     tile_query_ptr, tile_count_ptr, tile_position_ptr, tile_chunk_ptr,
     chunk_rows_ptr, path_chunks_ptr, scale, v_stride, gate_stride, gate_step, path_stride,
-    NUM_Q: tl.constexpr, NUM_K: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr,
-    GROUP: tl.constexpr, BLOCK_N: tl.constexpr,
+    NUM_Q: tl.constexpr, NUM_K: tl.constexpr, D: tl.constexpr, LANES: tl.constexpr,
+    PARTS: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    tile = tl.num_programs(0) - 1 - tl.program_id(0)
+    GROUP: tl.constexpr = NUM_Q // NUM_K
+    tile = (tl.num_programs(0) - 1 - tl.program_id(0)) // PARTS
+    first = tl.program_id(0) % PARTS * LANES
     kv_head = tl.program_id(1)
     count = tl.load(tile_count_ptr + tile)
-    if count == 0:
+    if first >= count * GROUP:
         return
-    group: tl.constexpr = NUM_Q // NUM_K
-    lane = tl.arange(0, BLOCK_M * GROUP)
+    lane = first + tl.arange(0, LANES)
     index = lane // GROUP
     member = lane % GROUP
-    valid = (index < count) & (member < group)
+    valid = index < count
     query = tl.load(tile_query_ptr + tile).to(tl.int64) + index
-    head = kv_head * group + member
+    head = kv_head * GROUP + member
     position = tl.load(tile_position_ptr + tile)
     column = tl.arange(0, D)
     at = (query * NUM_Q + head)[:, None] * D + column[None, :]
     q = tl.load(q_ptr + at, mask=valid[:, None], other=0.0)
 
-    highest = tl.full([BLOCK_M * GROUP], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_M * GROUP], tl.float32)
-    acc = tl.zeros([BLOCK_M * GROUP, D], tl.float32)
+    highest = tl.full([LANES], float("-inf"), tl.float32)
+    total = tl.zeros([LANES], tl.float32)
+    acc = tl.zeros([LANES, D], tl.float32)
     visible_to = position % BLOCK_N + index
     chunk = tl.load(tile_chunk_ptr + tile).to(tl.int64)
     path = path_chunks_ptr + chunk * path_stride
@@ -102,15 +109,18 @@ def tree_attention(
     query_M: Tensor, count_M: Tensor, position_M: Tensor, chunk_M: Tensor,
     chunk_rows_CT: Tensor, path_chunks_CW: Tensor, *, height: int, scale: float,
 ) -> Tensor:  # fmt: skip
-    """See attention.tree_attention; a tile has at most `height` queries (a power of two)."""
+    """See attention.tree_attention; a tile has at most `height` queries."""
     num_heads, head_dim = q_QND.shape[1:]
     num_kv_heads = k_RKD.shape[1]
-    group = triton.next_power_of_2(num_heads // num_kv_heads)
+    pairs, lanes = height * (num_heads // num_kv_heads), FEW_LANES
+    if len(query_M) * num_kv_heads * triton.cdiv(pairs, lanes) > num_multiprocessors(q_QND):
+        lanes = LANES
+    parts = triton.cdiv(pairs, lanes)
     out_QND = torch.empty_like(q_QND)
-    _tree_attention[(query_M.shape[0], num_kv_heads)](
+    _tree_attention[(query_M.shape[0] * parts, num_kv_heads)](
         q_QND, k_RKD, v_RKD, gate_QND, out_QND, query_M, count_M, position_M, chunk_M,
         chunk_rows_CT, path_chunks_CW, scale * LOG2_E, v_RKD.stride(0), gate_QND.stride(0),
-        gate_QND.stride(1), path_chunks_CW.stride(0), num_heads, num_kv_heads, head_dim, height,
-        group, CHUNK, num_warps=8, num_stages=3,
+        gate_QND.stride(1), path_chunks_CW.stride(0), num_heads, num_kv_heads, head_dim, lanes,
+        parts, CHUNK, num_warps=8, num_stages=3,
     )  # fmt: skip
     return out_QND

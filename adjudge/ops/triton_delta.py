@@ -11,9 +11,12 @@ through the run's chunks. With c = cumsum(g), D_ij = exp(c_i − c_j), K and Q n
 
 which is the spec's U − W S with the common factor T taken out, so that neither U nor W is rounded
 or stored. The state, which errors would gather in, and what is added to it enter products as sums
-of two BF16 terms (16 bits of mantissa); N, the pair products and V' are rounded to BF16 there. The
-inverse solves 16 × 16 diagonal blocks row by row in FP32 and joins them with products of three
-BF16 terms (16 bits); no power of A is formed, so equal keys cannot make one explode.
+of two BF16 terms (15 bits of mantissa or more); N, the pair products and V' are rounded to BF16
+there. The inverse solves 16 × 16 diagonal blocks row by row in FP32 and joins them with products
+of two terms each; no power of A is formed, so equal keys cannot make one explode.
+
+A small product takes as long as its start and its end. So the terms of one factor lie side by side
+in one product of twice the width, and are added afterwards.
 
 Nothing depends on which chunks share a launch: every reduction has one fixed shape.
 """
@@ -25,22 +28,28 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from adjudge.ops.launch import num_multiprocessors
+
 CHUNK = 64
 NARROW = 32
 WIDE = 64
-"""Values of a slice. A multiprocessor holds one program of either, and a narrow one takes two
-thirds of a wide one's time: narrow slices are for when all of them run at once."""
+"""Values of a slice. A narrow one takes two thirds of a wide one's time: narrow slices are for when
+all of them run at once, one on a multiprocessor."""
 FEW_PROGRAMS = 528
 """Programs of a level whose number of runs only the device knows."""
 MOST_PROGRAMS = 1 << 16
-FEW_CHUNKS = 1024
-"""(Chunk, head) pairs up to which all of `_prepare` is on the device at once however many registers
-it takes; with more of them, fewer registers let three programs share a multiprocessor."""
+DEEP, SHALLOW = 3, 1
+"""Chunks in shared memory: a long run loads ahead; of many short ones two programs fit beside each
+other on a multiprocessor."""
+MANY_CHUNKS = 8
+"""Chunks from which `_convolve` has work enough for the whole device with 32 rows to a program."""
+MANY_TURNS = 4
+"""Programs for every multiprocessor from which runs are taken for many."""
 
 
 @triton.jit
 def _convolve(
-    x_ptr, weight_ptr, ancestors_ptr, chunk_rows_ptr, chunk_len_ptr, q_ptr, k_ptr, v_ptr, x_stride,
+    x_ptr, weight_ptr, ancestors_ptr, chunk_rows_ptr, chunk_len_ptr, kq_ptr, v_ptr, x_stride,
     HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -67,7 +76,7 @@ def _convolve(
         x = tl.load(x_ptr + at, mask=(source >= 0)[:, None] & inside[None, :], other=0.0)
         weight = tl.load(weight_ptr + channel * 4 + (3 - back), mask=inside, other=0.0)
         total += x.to(tl.float32) * weight.to(tl.float32)[None, :]
-    kind = q_ptr.dtype.element_ty
+    kind = kq_ptr.dtype.element_ty
     y = (total / (1.0 + tl.exp(-total))).to(kind)
     chunk, i = position // 64, position % 64
     if is_value:
@@ -76,59 +85,86 @@ def _convolve(
     else:
         y = y.to(tl.float32)
         y = (y * (1.0 / tl.sqrt_rn(tl.sum(y * y, 1) + 1e-6))[:, None]).to(kind)
-        at = ((chunk * HK + head % HK) * 64 + i)[:, None] * DK + column[None, :]
-        if head < HK:
-            tl.store(q_ptr + at, y, mask=inside[None, :])
-        else:
-            tl.store(k_ptr + at, y, mask=inside[None, :])
+        part = tl.where(head < HK, 64, 0)
+        at = ((chunk * HK + head % HK) * 128 + part + i)[:, None] * DK + column[None, :]
+        tl.store(kq_ptr + at, y, mask=inside[None, :])
 
 
 @triton.jit
-def _split(x, kind: tl.constexpr):
-    """x as high + low, both of `kind`."""
-    high = x.to(kind)
-    return high, (x - high.to(tl.float32)).to(kind)
+def _high(x):
+    """x with its mantissa cut to that of a BF16: rounding it singly takes a slow unit."""
+    return (x.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _solve_blocks(block_ptr, SIZE: tl.constexpr):
-    """(I + A)⁻¹ in place, for 64 / SIZE strictly lower matrices A in memory, row by row."""
+def _beside(a, b):
+    """[a | b] of two blocks [M, N]."""
+    return tl.reshape(tl.permute(tl.join(a, b), (0, 2, 1)), [a.shape[0], 2 * a.shape[1]])
+
+
+@triton.jit
+def _terms(x, kind: tl.constexpr):
+    """[high | low], both of `kind`, whose sum is x to 15 bits or more."""
+    high = _high(x)
+    return _beside(high.to(kind), (x - high).to(kind))
+
+
+@triton.jit
+def _sum_terms(x):
+    """a + b of [a | b]: what a product with `_terms` comes to."""
+    return tl.sum(tl.reshape(x, [x.shape[0], 2, x.shape[1] // 2]), 1)
+
+
+@triton.jit
+def _product(a, b, kind: tl.constexpr):
+    """a b of two FP32 blocks, each as two terms of `kind`."""
+    high = _high(a)
+    b = _terms(b, kind)
+    return _sum_terms(tl.dot((a - high).to(kind), b, tl.dot(high.to(kind), b)))
+
+
+@triton.jit
+def _solve_blocks(upper, SIZE: tl.constexpr):
+    """(I + A)⁻¹ of the diagonal blocks of a strictly lower A [64, 64], row by row.
+
+    upper: Aᵀ. Row i of an inverse is e_i − Σ_j A_ij row_j; A_ij is read as column i of Aᵀ, which
+    lies along the rows j as the sum needs it.
+    """
     count: tl.constexpr = 64 // SIZE
     block = tl.arange(0, count)
+    own = (block[:, None] == block[None, :])[:, None, :, None]
     j = tl.arange(0, SIZE)
-    at = block[:, None] * (SIZE * SIZE) + j[None, :]
+    blocks = tl.sum(tl.where(own, tl.reshape(upper, [count, SIZE, count, SIZE]), 0.0), 2)
     T = tl.where((j[None, :, None] == j[None, None, :]) & (block[:, None, None] >= 0), 1.0, 0.0)
     for i in tl.static_range(1, SIZE):
-        a = tl.load(block_ptr + at + i * SIZE)
+        a = tl.sum(tl.where(j[None, None, :] == i, blocks, 0.0), 2)
         row = tl.sum(a[:, :, None] * T, 1)
         T -= tl.where(j[None, :, None] == i, row[:, None, :], 0.0)
-    tl.debug_barrier()
-    tl.store(block_ptr + at[:, None, :] + j[None, :, None] * SIZE, T)
+    return tl.reshape(tl.where(own, T[:, :, None, :], 0.0), [64, 64])
 
 
 @triton.jit
-def _join_blocks(A, T, i, SIZE: tl.constexpr, PRECISION: tl.constexpr):
+def _join_blocks(A, T, i, SIZE: tl.constexpr, kind: tl.constexpr):
     """From the inverses of SIZE blocks to those of 2 · SIZE blocks: T − T M T, M joins pairs."""
     joins = ((i[:, None] // (2 * SIZE)) == (i[None, :] // (2 * SIZE))) & (
         (i[:, None] // SIZE) != (i[None, :] // SIZE)
     )
-    right = tl.dot(tl.where(joins, A, 0.0), T, input_precision=PRECISION)
-    return T - tl.dot(T, right, input_precision=PRECISION)
+    return T - _product(T, _product(tl.where(joins, A, 0.0), T, kind), kind)
 
 
 @triton.jit
 def _prepare(
     x_ptr, a_log_ptr, dt_bias_ptr, chunk_rows_ptr, chunk_len_ptr,
-    q_ptr, k_ptr, block_ptr, pair_ptr, inverse_ptr, gate_ptr, beta_ptr,
+    kq_ptr, pair_ptr, inverse_ptr, gate_ptr, beta_ptr,
     x_stride, scale, B_AT: tl.constexpr, A_AT: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr,
-    DK: tl.constexpr, SIZE: tl.constexpr, PRECISION: tl.constexpr,
+    DK: tl.constexpr,
 ):  # fmt: skip
     chunk = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     if tl.load(chunk_len_ptr + chunk) == 0:
         return
     key_head = head // (HV // HK)
-    kind = k_ptr.dtype.element_ty
+    kind = kq_ptr.dtype.element_ty
     i = tl.arange(0, 64)
     at = chunk * HV + head
     row = tl.load(chunk_rows_ptr + chunk * 64 + i)
@@ -144,35 +180,28 @@ def _prepare(
     tl.store(gate_ptr + at * 64 + i, c)
     tl.store(beta_ptr + at * 64 + i, beta)
 
-    dk = tl.arange(0, DK)
-    qk_at = ((chunk * HK + key_head) * 64 + i)[:, None] * DK + dk[None, :]
-    k = tl.load(k_ptr + qk_at)
-    lower = i[:, None] >= i[None, :]
-    D = tl.where(lower, tl.exp(tl.where(lower, c[:, None] - c[None, :], 0.0)), 0.0)
-    A = tl.where(i[:, None] > i[None, :], tl.dot(k, tl.trans(k)) * D * beta[:, None], 0.0)
-    blocks = block_ptr + at * (64 * SIZE)
-    same = (i[:, None] // SIZE) == (i[None, :] // SIZE)
-    block_at = i[:, None] * SIZE + i[None, :] % SIZE
-    tl.store(blocks + block_at, A, mask=same)
-    tl.debug_barrier()
-    _solve_blocks(blocks, SIZE)
-
+    k_at = ((chunk * HK + key_head) * 128 + i)[:, None] * DK + tl.arange(0, DK)[None, :]
+    k = tl.load(kq_ptr + k_at)
+    q = tl.load(kq_ptr + k_at + 64 * DK)
     square_at = (at * 64 + i)[:, None] * 64 + i[None, :]
-    pair = tl.dot(tl.load(q_ptr + qk_at), tl.trans(k)) * D * scale
+    lower, upper = i[:, None] > i[None, :], i[:, None] < i[None, :]
+    between = c[:, None] - c[None, :]
+    D = tl.exp(tl.where(upper, -between, between))
+    pair = tl.where(upper, 0.0, tl.dot(q, tl.trans(k)) * D * scale)
     tl.store(pair_ptr + square_at, pair.to(kind))
 
-    tl.debug_barrier()
-    T = tl.load(blocks + block_at, mask=same, other=0.0)
-    if SIZE == 16:
-        T = _join_blocks(A, T, i, 16, PRECISION)
-    T = _join_blocks(A, T, i, 32, PRECISION)
+    kk = tl.dot(k, tl.trans(k))
+    A = tl.where(lower, kk * D * beta[:, None], 0.0)
+    T = _solve_blocks(tl.where(upper, kk * D * beta[None, :], 0.0), 16)
+    T = _join_blocks(A, T, i, 16, kind)
+    T = _join_blocks(A, T, i, 32, kind)
     N = tl.where(i[:, None] == i[None, :], 0.0, T) * beta[None, :]
     tl.store(inverse_ptr + square_at, N.to(kind))
 
 
 @triton.jit(do_not_specialize=["level"])
 def _scan(
-    q_ptr, k_ptr, v_ptr, pair_ptr, inverse_ptr, gate_ptr, beta_ptr, state_ptr, out_ptr,
+    kq_ptr, v_ptr, pair_ptr, inverse_ptr, gate_ptr, beta_ptr, state_ptr, out_ptr,
     run_first_ptr, run_count_ptr, run_state_ptr, level_ptr, chunk_state_ptr,
     chunk_rows_ptr, chunk_first_ptr, level, scale,
     HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BV: tl.constexpr,
@@ -186,7 +215,7 @@ def _scan(
         head = item // SLICES % HV
         count = tl.load(run_count_ptr + run)
         key_head = head // (HV // HK)
-        kind = k_ptr.dtype.element_ty
+        kind = kq_ptr.dtype.element_ty
         i = tl.arange(0, 64)
         dk = tl.arange(0, DK)
         dv = item % SLICES * BV + tl.arange(0, BV)
@@ -198,30 +227,30 @@ def _scan(
         for step in range(0, count):
             chunk = first + step
             at = chunk * HV + head
-            qk_at = ((chunk * HK + key_head) * 64 + i)[:, None] * DK + dk[None, :]
+            k_at = ((chunk * HK + key_head) * 128 + i)[:, None] * DK + dk[None, :]
             square_at = (at * 64 + i)[:, None] * 64 + i[None, :]
-            k = tl.load(k_ptr + qk_at)
-            q = tl.load(q_ptr + qk_at)
+            k = tl.load(kq_ptr + k_at)
+            q = tl.load(kq_ptr + k_at + 64 * DK)
             v = tl.load(v_ptr + (at * 64 + i)[:, None] * DV + dv[None, :]).to(tl.float32)
             c = tl.load(gate_ptr + at * 64 + i)
             beta = tl.load(beta_ptr + at * 64 + i)
             c_last = tl.load(gate_ptr + at * 64 + 63)
             grown = tl.exp(c)
 
-            S_high, S_low = _split(S, kind)
-            X = v - grown[:, None] * tl.dot(k, S_low, tl.dot(k, S_high))
+            terms = _terms(S, kind)
+            X = v - grown[:, None] * _sum_terms(tl.dot(k, terms))
             N = tl.load(inverse_ptr + square_at)
             V = tl.dot(N, X.to(kind), X * beta[:, None])
             pair = tl.load(pair_ptr + square_at)
-            out = tl.dot(q, S_low, tl.dot(q, S_high)) * (grown * scale)[:, None]
-            out = tl.dot(pair, V.to(kind), out)
+            out = tl.dot(pair, V.to(kind))
+            out += _sum_terms(tl.dot(q, terms)) * (grown * scale)[:, None]
             row = tl.load(chunk_rows_ptr + chunk * 64 + i)
             fresh = (row >= 0) & (i >= tl.load(chunk_first_ptr + chunk))
             out_at = (row.to(tl.int64) * HV + head)[:, None] * DV + dv[None, :]
             tl.store(out_ptr + out_at, out.to(kind), mask=fresh[:, None])
 
-            V_high, V_low = _split(V * tl.exp(c_last - c)[:, None], kind)
-            S = tl.dot(tl.trans(k), V_low, tl.dot(tl.trans(k), V_high, S * tl.exp(c_last)))
+            kept = _terms(V * tl.exp(c_last - c)[:, None], kind)
+            S = S * tl.exp(c_last) + _sum_terms(tl.dot(tl.trans(k), kept))
             target = tl.load(chunk_state_ptr + chunk).to(tl.int64)
             if target > 0:
                 tl.store(state_ptr + target * (HV * DK * DV) + state_at, S)
@@ -242,38 +271,41 @@ def gated_delta(
     def scratch(*shape: int, dtype: torch.dtype = x_RX.dtype) -> Tensor:
         return torch.empty(C, *shape, dtype=dtype, device=x_RX.device)
 
-    q, k, v = scratch(HK, CHUNK, DK), scratch(HK, CHUNK, DK), scratch(HV, CHUNK, DV)
+    kq, v = scratch(HK, 2, CHUNK, DK), scratch(HV, CHUNK, DV)
     pair, inverse = (scratch(HV, CHUNK, CHUNK) for _ in range(2))
     gate, beta = (scratch(HV, CHUNK, dtype=torch.float32) for _ in range(2))
-    size = 16
-    blocks = scratch(HV, CHUNK // size, size, size, dtype=torch.float32)
     scale = DK**-0.5
-    precision = "bf16x3" if x_RX.is_cuda else "ieee"
-    rows = 16
+    rows = 16 if C < MANY_CHUNKS else 32
     _convolve[(C * CHUNK // rows, 2 * HK + HV)](
-        x_RX, conv_weight_C4, ancestors_R3, chunk_rows_CT, chunk_len_C, q, k, v,
+        x_RX, conv_weight_C4, ancestors_R3, chunk_rows_CT, chunk_len_C, kq, v,
         x_RX.stride(0), HK, HV, DK, DV, max(DK, DV), rows, num_warps=4,
     )  # fmt: skip
     _prepare[(C, HV)](
-        x_RX, A_log_V, dt_bias_V, chunk_rows_CT, chunk_len_C, q, k, blocks, pair, inverse,
-        gate, beta, x_RX.stride(0), scale, b_at, b_at + HV, HK, HV, DK, size,
-        precision, num_warps=4, maxnreg=None if C * HV <= FEW_CHUNKS else 168,
+        x_RX, A_log_V, dt_bias_V, chunk_rows_CT, chunk_len_C, kq, pair, inverse, gate, beta,
+        x_RX.stride(0), scale, b_at, b_at + HV, HK, HV, DK, num_warps=4,
     )  # fmt: skip
     out_RVD = x_RX.new_empty(R, HV, DV)
     for level, num_runs in enumerate(level_runs):
-        narrow = level == 0 and max(num_runs, 1) * HV * (DV // NARROW) <= _num_multiprocessors(x_RX)
-        width = min(DV, NARROW if narrow else WIDE)
-        items = num_runs * HV * (DV // width) or FEW_PROGRAMS
+        width, items, depth = _slices(x_RX, level, num_runs, HV, DV)
         _scan[(min(items, MOST_PROGRAMS),)](
-            q, k, v, pair, inverse, gate, beta, state_SVKD, out_RVD, run_first_N, run_count_N,
+            kq, v, pair, inverse, gate, beta, state_SVKD, out_RVD, run_first_N, run_count_N,
             run_state_in_N, level_start_L, chunk_state_out_C, chunk_rows_CT,
-            chunk_first_C, level, scale, HK, HV, DK, DV, width, num_warps=4,
-            num_stages=3 if width == NARROW else 2,
+            chunk_first_C, level, scale, HK, HV, DK, DV, width, num_warps=4, num_stages=depth,
         )  # fmt: skip
     return out_RVD
 
 
-def _num_multiprocessors(x: Tensor) -> int:
-    if not x.is_cuda:
-        return 132
-    return torch.cuda.get_device_properties(x.device).multi_processor_count
+def _slices(x: Tensor, level: int, num_runs: int, HV: int, DV: int) -> tuple[int, int, int]:
+    """(width of a slice, programs, depth) of `_scan` for one level.
+
+    num_runs: 0 if only the device knows. Then level 0 is taken for one long run, and those above
+    it for many short ones.
+    """
+    at_once = num_multiprocessors(x)
+    if level == 0 and max(num_runs, 1) * HV * (DV // NARROW) <= at_once:
+        width, depth = min(DV, NARROW), DEEP
+    else:
+        width = min(DV, WIDE)
+        many = num_runs * HV * (DV // width) >= MANY_TURNS * at_once
+        depth = SHALLOW if many or (level > 0 and num_runs == 0) else DEEP
+    return width, num_runs * HV * (DV // width) or FEW_PROGRAMS, depth
