@@ -29,9 +29,13 @@ LOG = logging.getLogger("adjudge.graphs")
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A pass of one bucket: its pinned and device tables, the graph, and where it writes."""
+    """A pass of one bucket: its pinned and device tables, the graph, and where it writes.
+
+    copied: when the pinned tables were last read.
+    """
 
     pinned: Tensor
+    copied: torch.cuda.Event
     tables: Tensor
     graph: torch.cuda.CUDAGraph
     hidden_QH: Tensor
@@ -59,9 +63,10 @@ class Graphs:
         if plan.bucket is None:
             raise ValueError("a layout without a bucket has no graph")
         captured = self.captured[plan.bucket]
-        torch.cuda.current_stream().synchronize()
+        captured.copied.synchronize()
         captured.pinned.numpy()[:] = plan.buffer
         captured.tables.copy_(captured.pinned, non_blocking=True)
+        captured.copied.record()
         captured.graph.replay()
         return captured.hidden_QH[: plan.num_readouts]
 
@@ -100,4 +105,4 @@ def _capture(executor: Executor, bucket: Bucket, pool: Any) -> Captured:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool):
         hidden_QH = executor.model.forward(seen)
-    return Captured(pinned, tables, graph, hidden_QH)
+    return Captured(pinned, torch.cuda.Event(), tables, graph, hidden_QH)

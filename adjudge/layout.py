@@ -26,6 +26,9 @@ ALIGNED = 4
 """Tables and rows of tiles start at multiples of this many integers (16 bytes), so that kernels
 meet one alignment and are compiled once."""
 
+FEWEST_READOUTS = 32
+"""Rows of a captured pass's last layer: with fewer its products would be padded one by one."""
+
 CROSSOVER = 1536 * 216_000_000
 """Rows times weights of a layer above which launches hide behind the GPU, so that a graph gains
 nothing: a slow host takes half a millisecond to launch a layer, and these products take one."""
@@ -154,6 +157,7 @@ def padding(bucket: Bucket, height: int) -> tuple[Places, Ints]:
     A padded readout reads row 0 again.
     """
     rows, chunks = bucket.rows, bucket.chunks
+    readouts = max(chunks, FEWEST_READOUTS)
     empty: dict[str, tuple[Size, int]] = {
         "token_ids_R": ((rows,), 0),
         "positions_3R": ((3, rows), 0),
@@ -167,9 +171,9 @@ def padding(bucket: Bucket, height: int) -> tuple[Places, Ints]:
         "run_count_N": ((chunks,), 0),
         "run_state_in_N": ((chunks,), 0),
         "level_start_L": ((bucket.levels + 1,), 0),
-        "readout_rows_Q": ((chunks,), 0),
+        "readout_rows_Q": ((readouts,), 0),
         "tiles": ((4, chunks * (CHUNK // height)), 0),
-        "readout_tiles": ((4, chunks + -chunks % ALIGNED), 0),
+        "readout_tiles": ((4, readouts + -readouts % ALIGNED), 0),
     }
     places = Places.one_after_another({name: shape for name, (shape, _) in empty.items()})
     buffer = np.zeros(places.total, np.int32)

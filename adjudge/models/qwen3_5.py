@@ -119,7 +119,7 @@ class Qwen3_5:  # noqa: N801
             else:
                 delta_RH = self.gated_delta(layer.mixer, normed_RH, tables, part, only_readout=last)
             if last:
-                x_RH = x_RH[tables.readout_rows_Q]
+                x_RH = x_RH.index_select(0, tables.readout_rows_Q)
             x_RH, normed_RH = add_rms_norm(x_RH, delta_RH, layer.norm2_H, eps=eps)
             delta_RH = layer.down(
                 silu_mul(layer.gate_up(normed_RH, self.linear_plan)), self.linear_plan
@@ -218,7 +218,8 @@ class Qwen3_5:  # noqa: N801
         if beside:
             self.beside.join()
         if only_readout:
-            o_RVD, z_RX = o_RVD[tables.readout_rows_Q], z_RX[tables.readout_rows_Q]
+            o_RVD = o_RVD.index_select(0, tables.readout_rows_Q)
+            z_RX = z_RX.index_select(0, tables.readout_rows_Q)
         gated_RVD = gated_rms_norm(o_RVD, z_RX, mixer.norm_D, eps=config.rms_norm_eps)
         return mixer.out_proj(gated_RVD.flatten(1), self.linear_plan)
 
@@ -237,9 +238,11 @@ class Qwen3_5:  # noqa: N801
         positions_3R = tables.positions_3R
         if only_readout:
             q_proj, kv_proj = mixer.qkv_proj.split(self.query_width)
-            queries_QX = q_proj(x_RH[tables.readout_rows_Q], self.linear_plan)
+            read_QH = x_RH.index_select(0, tables.readout_rows_Q)
+            positions_3Q = positions_3R.index_select(1, tables.readout_rows_Q)
+            queries_QX = q_proj(read_QH, self.linear_plan)
             keys_RX = kv_proj(x_RH, self.linear_plan)
-            q_QND, _ = self.rotate(mixer, queries_QX, positions_3R[:, tables.readout_rows_Q], N, 0)
+            q_QND, _ = self.rotate(mixer, queries_QX, positions_3Q, N, 0)
             _, k_RKD = self.rotate(mixer, keys_RX, positions_3R, 0, K)
             tiles = tables.readout_tiles
         else:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from adjudge.models.projection import Projection
 from adjudge.models.qwen3_5 import Attention, Qwen3_5
+from adjudge.ops.linear import FEWEST_ROWS
 
 Product = tuple[Projection, int]
 """A projection and the rows that it runs over."""
@@ -17,6 +18,7 @@ Product = tuple[Projection, int]
 def products_of(model: Qwen3_5, num_rows: int, num_readouts: int) -> list[Product]:
     """The products of one pass in their order, as Qwen3_5.forward runs them."""
     found: list[Product] = []
+    num_readouts = max(num_readouts, FEWEST_ROWS)
     for layer in model.layers:
         last = layer is model.layers[-1]
         inner = num_readouts if last else num_rows
