@@ -1,10 +1,10 @@
 """Tree attention in Triton: a tile of queries walks its path's key blocks in ascending order.
 
 A tile holds new rows of one chunk, each with all query heads of one key head; a program takes
-LANES or FEW_LANES of these (row, head) pairs, whichever row they begin and end in. Key blocks are
-the path's chunks: always the same 64 logical positions, so the online softmax meets the same blocks
-in the same order for a branch as for its prompt alone; a block that is masked for a whole row
-changes nothing of that row (its weights are exactly 0, its rescaling exactly 1).
+LANES of these (row, head) pairs, whichever row they begin and end in. Key blocks are the path's
+chunks: always the same 64 logical positions, so the online softmax meets the same blocks in the
+same order for a branch as for its prompt alone; a block that is masked for a whole row changes
+nothing of that row (its weights are exactly 0, its rescaling exactly 1).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from adjudge.ops.launch import num_multiprocessors
+from adjudge.ops.launch import first_that_fits
 
 CHUNK = 64
-LANES = 128
-FEW_LANES = 64
-"""While all programs of that height run at once; they have the same bits."""
+CHOICES = ((128, 3), (64, 3), (64, 2), (64, 1))
+"""(Lanes, key blocks in shared memory) of a program, the first that fits. A warp has 16 lanes in
+all of them, so that the sums over keys, and their bits, are the same."""
 LOG2_E = math.log2(math.e)
 
 
@@ -112,15 +112,18 @@ def tree_attention(
     """See attention.tree_attention; a tile has at most `height` queries."""
     num_heads, head_dim = q_QND.shape[1:]
     num_kv_heads = k_RKD.shape[1]
-    pairs, lanes = height * (num_heads // num_kv_heads), FEW_LANES
-    if len(query_M) * num_kv_heads * triton.cdiv(pairs, lanes) > num_multiprocessors(q_QND):
-        lanes = LANES
-    parts = triton.cdiv(pairs, lanes)
+    pairs = height * (num_heads // num_kv_heads)
     out_QND = torch.empty_like(q_QND)
-    _tree_attention[(query_M.shape[0] * parts, num_kv_heads)](
-        q_QND, k_RKD, v_RKD, gate_QND, out_QND, query_M, count_M, position_M, chunk_M,
-        chunk_rows_CT, path_chunks_CW, scale * LOG2_E, v_RKD.stride(0), gate_QND.stride(0),
-        gate_QND.stride(1), path_chunks_CW.stride(0), num_heads, num_kv_heads, head_dim, lanes,
-        parts, CHUNK, num_warps=8, num_stages=3,
-    )  # fmt: skip
+
+    def attend(choice: tuple[int, int]) -> None:
+        lanes, stages = choice
+        parts = triton.cdiv(pairs, lanes)
+        _tree_attention[(len(query_M) * parts, num_kv_heads)](
+            q_QND, k_RKD, v_RKD, gate_QND, out_QND, query_M, count_M, position_M, chunk_M,
+            chunk_rows_CT, path_chunks_CW, scale * LOG2_E, v_RKD.stride(0), gate_QND.stride(0),
+            gate_QND.stride(1), path_chunks_CW.stride(0), num_heads, num_kv_heads, head_dim, lanes,
+            parts, CHUNK, num_warps=lanes // 16, num_stages=stages,
+        )  # fmt: skip
+
+    first_that_fits(("attention", head_dim), q_QND, CHOICES, attend)
     return out_QND

@@ -28,7 +28,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from adjudge.ops.launch import num_multiprocessors
+from adjudge.ops.launch import first_that_fits, num_multiprocessors
 
 CHUNK = 64
 NARROW = 32
@@ -38,9 +38,10 @@ all of them run at once, one on a multiprocessor."""
 FEW_PROGRAMS = 528
 """Programs of a level whose number of runs only the device knows."""
 MOST_PROGRAMS = 1 << 16
-DEEP, SHALLOW = 3, 1
-"""Chunks in shared memory: a long run loads ahead; of many short ones two programs fit beside each
-other on a multiprocessor."""
+DEEP: tuple[int, ...] = (3, 2, 1)
+SHALLOW: tuple[int, ...] = (1,)
+"""Chunks in shared memory, as many as fit: a long run loads ahead; of many short ones two programs
+run beside each other on a multiprocessor."""
 MANY_CHUNKS = 8
 """Chunks from which `_convolve` has work enough for the whole device with 32 rows to a program."""
 MANY_TURNS = 4
@@ -286,26 +287,32 @@ def gated_delta(
     )  # fmt: skip
     out_RVD = x_RX.new_empty(R, HV, DV)
     for level, num_runs in enumerate(level_runs):
-        width, items, depth = _slices(x_RX, level, num_runs, HV, DV)
-        _scan[(min(items, MOST_PROGRAMS),)](
-            kq, v, pair, inverse, gate, beta, state_SVKD, out_RVD, run_first_N, run_count_N,
-            run_state_in_N, level_start_L, chunk_state_out_C, chunk_rows_CT,
-            chunk_first_C, level, scale, HK, HV, DK, DV, width, num_warps=4, num_stages=depth,
-        )  # fmt: skip
+        width, items, depths = _slices(x_RX, level, num_runs, HV, DV)
+
+        def scan(depth: int, level: int = level, width: int = width, items: int = items) -> None:
+            _scan[(min(items, MOST_PROGRAMS),)](
+                kq, v, pair, inverse, gate, beta, state_SVKD, out_RVD, run_first_N, run_count_N,
+                run_state_in_N, level_start_L, chunk_state_out_C, chunk_rows_CT, chunk_first_C,
+                level, scale, HK, HV, DK, DV, width, num_warps=4, num_stages=depth,
+            )  # fmt: skip
+
+        first_that_fits(("scan", width, depths, DK), x_RX, depths, scan)
     return out_RVD
 
 
-def _slices(x: Tensor, level: int, num_runs: int, HV: int, DV: int) -> tuple[int, int, int]:
-    """(width of a slice, programs, depth) of `_scan` for one level.
+def _slices(
+    x: Tensor, level: int, num_runs: int, HV: int, DV: int
+) -> tuple[int, int, tuple[int, ...]]:
+    """(width of a slice, programs, depths) of `_scan` for one level.
 
     num_runs: 0 if only the device knows. Then level 0 is taken for one long run, and those above
     it for many short ones.
     """
     at_once = num_multiprocessors(x)
     if level == 0 and max(num_runs, 1) * HV * (DV // NARROW) <= at_once:
-        width, depth = min(DV, NARROW), DEEP
+        width, depths = min(DV, NARROW), DEEP
     else:
         width = min(DV, WIDE)
         many = num_runs * HV * (DV // width) >= MANY_TURNS * at_once
-        depth = SHALLOW if many or (level > 0 and num_runs == 0) else DEEP
-    return width, num_runs * HV * (DV // width) or FEW_PROGRAMS, depth
+        depths = SHALLOW if many or (level > 0 and num_runs == 0) else DEEP
+    return width, num_runs * HV * (DV // width) or FEW_PROGRAMS, depths
