@@ -212,7 +212,7 @@ def ladder(most_rows: int, layer_weights: int) -> tuple[Bucket, ...]:
     """
     most_rows = min(most_rows, max(FEWEST_ROWS, CROSSOVER // layer_weights))
     sizes = [
-        32, *range(64, 257, 16), *range(320, 897, 64), 1024, 1280, 1536,
+        32, *range(64, 257, 16), *range(320, 641, 64), 768, 896, 1024, 1280, 1536,
         *range(1792, 4097, 256), *range(4608, 8193, 512),
     ]  # fmt: skip
     return tuple(
