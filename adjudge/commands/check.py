@@ -1,8 +1,9 @@
 """Prove on this device that answers do not depend on the batch, and show every comparison.
 
-Each weight shape's product at many row counts; then prompts packed, shared, reordered, padded and
-replayed against each prompt alone, every bit compared. The short check is what `serve` runs at
-load; --full runs the whole matrix. Exit codes: 0 all equal; 1 not; 2 cannot be loaded.
+On a GPU the mixers' kernels are first held to their references. Then each weight shape's product
+runs at many row counts; then prompts packed, shared, reordered, padded and replayed against each
+prompt alone, every bit compared. The short check is what `serve` runs at load; --full runs the
+whole matrix. Exit codes: 0 all of it holds; 1 not; 2 cannot be loaded.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
 def check_text(result: CheckResult) -> str:
     """Every comparison in a row, and the evidence."""
     rows = [
-        (row.name, row.shape, "equal" if row.passed else "DIFFERENT", row.detail)
+        (row.name, row.shape, "holds" if row.passed else "FAILED", row.detail)
         for row in result.rows
     ]
     title = f"{result.model}, {result.dtype}, {result.seconds:.1f} s"
-    compared = table(["compared", "shape or case", "bits", "detail"], rows)
+    compared = table(["compared", "shape or case", "result", "detail"], rows)
     return f"{title}\n\n{compared}\n\n{evidence_text(result.evidence)}"

@@ -33,5 +33,5 @@ def check_exactness(
         full=full,
         seconds=monotonic() - began,
         rows=tuple(rows),
-        evidence=gather(gates=[Gate("every bit equal", not failed, detail)], model=model),
+        evidence=gather(gates=[Gate("every comparison holds", not failed, detail)], model=model),
     )

@@ -138,7 +138,7 @@ class EngineResult:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A row of the self-check: what was compared, of what, what was seen, all bits equal."""
+    """A row of the self-check: what was compared, of what, what was seen, did it hold."""
 
     name: str
     shape: str

@@ -148,7 +148,7 @@ def _check(result: CheckResult) -> str:
     found = Counter((row.name, row.shape.replace("|", "·"), row.detail) for row in result.rows)
     rows = [[*row, f"{times} times" if times > 1 else "once"] for row, times in found.items()]
     check = "The full check" if result.full else "The check at load"
-    equal = table(["all bits equal", "shape or case", "detail", "compared"], rows)
+    equal = table(["all passed", "shape or case", "detail", "compared"], rows)
     return f"{equal}\n{check}, {result.dtype}, {result.seconds:.1f} s.\n"
 
 
