@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from adjudge.errors import ConfigError, DeviceError
+from adjudge.ops.refusal import Refused
 
 if TYPE_CHECKING:
     from adjudge.config import EngineConfig
@@ -74,7 +75,8 @@ def open_device(config: EngineConfig) -> Device:
 
 @contextmanager
 def guarded(device: Device) -> Iterator[None]:
-    """Turns a CUDA failure that leaves the context unusable into DeviceError, and remembers it.
+    """Turns a CUDA failure that leaves the context unusable into DeviceError, and remembers it; and
+    a model that the device's kernels refuse into DeviceError.
 
     Out of memory leaves it usable: that error passes through and fails its own batch only.
     """
@@ -84,3 +86,5 @@ def guarded(device: Device) -> Iterator[None]:
     except torch.AcceleratorError as error:
         device.fault = f"the device failed: {str(error).splitlines()[0]}"
         raise DeviceError(device.fault) from error
+    except Refused as error:
+        raise DeviceError(f"{error}; use another device, or --device cpu") from error

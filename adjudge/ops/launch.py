@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
-from adjudge.errors import DeviceError
+from adjudge.ops.refusal import Refused
 
 Choice = TypeVar("Choice")
 _found: dict[Hashable, int] = {}
-"""Which choice of a kernel fits, by kernel and device."""
+"""Which choice of a kernel fits, by kernel, dtype and device."""
 
 
 def num_multiprocessors(x: Tensor) -> int:
@@ -28,10 +28,10 @@ def first_that_fits(
 ) -> None:
     """Runs the first choice that x's device has shared memory for, and remembers it.
 
-    kernel: names what is launched, with all that decides its size. Choices are configurations with
-    the same bits, the fastest first. Raises DeviceError if none fits.
+    kernel: names what is launched, with all that decides its size beside x's dtype. Choices are
+    configurations with the same bits, the fastest first. Raises Refused if none fits.
     """
-    key = (kernel, x.device)
+    key = (kernel, x.dtype, x.device)
     for index in range(_found.get(key, 0), len(choices)):
         try:
             run(choices[index])
@@ -40,4 +40,4 @@ def first_that_fits(
         else:
             _found[key] = index
             return
-    raise DeviceError(f"a kernel does not fit this GPU in any of its configurations: {last}")
+    raise Refused(f"a kernel does not fit this GPU in any of its configurations: {last}")

@@ -12,6 +12,7 @@ from adjudge import Engine, EngineConfig
 from adjudge.device import Device, guarded, open_device
 from adjudge.errors import ConfigError, DeviceError
 from adjudge.models.qwen3_5 import Qwen3_5
+from adjudge.ops.refusal import Refused
 
 REQUEST = {"state": "It rains.", "questions": {"q": {"type": "noul", "instructions": "Wet?"}}}
 
@@ -32,6 +33,13 @@ def test_a_failed_device_is_remembered_and_memory_that_ran_out_is_not() -> None:
         raise torch.AcceleratorError("an illegal address\nand much more")
     with pytest.raises(DeviceError, match="an illegal address"), guarded(device):
         pytest.fail("a failed device ran something")
+
+
+def test_what_a_kernel_refuses_is_a_device_error_with_a_remedy() -> None:
+    device = Device(torch.device("cpu"), torch.float32)
+    with pytest.raises(DeviceError, match="does not fit; use another device"), guarded(device):
+        raise Refused("it does not fit")
+    device.check_sound()
 
 
 def test_a_device_that_fails_in_a_pass_answers_nothing_more(

@@ -8,8 +8,8 @@ import torch
 pytest.importorskip("triton")
 from triton.runtime.errors import OutOfResources
 
-from adjudge.errors import DeviceError
 from adjudge.ops.launch import first_that_fits
+from adjudge.ops.refusal import Refused
 
 
 def limited_to(most: int, seen: list[int], stages: int) -> None:
@@ -26,6 +26,14 @@ def test_what_does_not_fit_is_tried_once() -> None:
     assert seen == [3, 2, 2, 3]
 
 
+def test_what_fits_one_dtype_is_not_what_fits_another() -> None:
+    seen = list[int]()
+    for dtype, most in ((torch.float32, 1), (torch.bfloat16, 3)):
+        x = torch.zeros(1, dtype=dtype)
+        first_that_fits("of a size", x, (3, 1), lambda n, most=most: limited_to(most, seen, n))
+    assert seen == [3, 1, 3]
+
+
 def test_nothing_fits() -> None:
-    with pytest.raises(DeviceError, match="shared memory"):
+    with pytest.raises(Refused, match="shared memory"):
         first_that_fits("none", torch.zeros(1), (3, 2), lambda stages: limited_to(1, [], stages))
