@@ -25,6 +25,7 @@ from adjudge.errors import DeviceError
 from adjudge.executor import Executor
 from adjudge.models import projection
 from adjudge.ops import cpu_products, linear
+from adjudge.ops.tables import Tables
 from adjudge.self_check import CheckRow, op_check, pass_check, product_check
 
 pytest.importorskip("triton")
@@ -53,6 +54,14 @@ def as_a_gpu(executor: Executor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setattr(Device, "name", property(lambda self: "a CPU"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (0, 0))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    reference = op_check.gated_delta
+
+    def known(x: Tensor, conv: Tensor, A: Tensor, dt: Tensor, on: Tables, **sizes: Any) -> Tensor:
+        """A CPU is told how many runs a level has, where kernels read it from a table."""
+        level_runs = tuple(on.level_start_L.diff().tolist())
+        return reference(x, conv, A, dt, replace(on, level_runs=level_runs), **sizes)
+
+    monkeypatch.setattr(op_check, "gated_delta", known)
     return tmp_path
 
 
@@ -134,23 +143,32 @@ def test_a_weight_that_runs_whole_and_in_parts_falls_with_its_parts(
 
 @pytest.mark.usefixtures("as_a_gpu")
 @pytest.mark.parametrize("op", ["gated_delta", "tree_attention"])
+@pytest.mark.parametrize("row", [1, -1])
 def test_a_kernel_that_is_wrong_alike_everywhere_is_refused(
-    executor: Executor, op: str, monkeypatch: pytest.MonkeyPatch
+    executor: Executor, op: str, row: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of many rows suffices, and no flag lets it pass."""
+    """One head of one of many rows suffices, and no flag lets it pass."""
     executor.device.dtype = torch.bfloat16
-    assert [row.passed for row in op_check.ops(executor)] == [True] * 3
+    assert [row.passed for row in op_check.ops(executor)] == [True] * 5
     sound = getattr(op_check, op)
 
     def wrong(x: Tensor, *others: Any, **sizes: Any) -> Tensor:
         found: Tensor = sound(x, *others, **sizes)
         if x.dtype == executor.device.dtype:
-            found[7] = 0.0
+            found[row, 0] = 0.0
         return found
 
     monkeypatch.setattr(op_check, op, wrong)
-    failed = {row.shape.split(",")[0] for row in op_check.ops(executor) if not row.passed}
-    assert failed == {"delta rule" if op == "gated_delta" else "attention"}
+    failed = [row.shape for row in op_check.ops(executor) if not row.passed]
+    assert (
+        failed
+        == {
+            "gated_delta": [
+                f"delta rule, {name}" for name in ("one prompt", "together", "as captured")
+            ],
+            "tree_attention": ["attention", "attention, read out"],
+        }[op]
+    )
     with pytest.raises(DeviceError, match="kernels compute something else than they should"):
         self_check.at_load(executor, replace(CONFIG, allow_inexact=True))
 
