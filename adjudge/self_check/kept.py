@@ -23,18 +23,22 @@ LOG = logging.getLogger("adjudge.self_check")
 
 
 def kept_file(executor: Executor) -> Path | None:
-    """Where a passed check is kept: by device, libraries, kernels and geometry. None on a CPU."""
+    """Where a passed check is kept: by device, libraries, kernels, what is checked, and geometry.
+
+    None on a CPU.
+    """
     if not executor.device.is_cuda:
         return None
     import triton
 
     from adjudge import __version__, ops
 
-    kernels = (path.read_bytes() for path in sorted(Path(ops.__file__).parent.glob("*.py")))
+    rooms = (Path(ops.__file__).parent, Path(__file__).parent)
+    sources = b"".join(path.read_bytes() for room in rooms for path in sorted(room.glob("*.py")))
     facts = [
         __version__, executor.device.facts(), triton.__version__,
         torch.cuda.get_device_capability(executor.device.torch_device), str(executor.model.config),
-        executor.states is not None, hashlib.sha256(b"".join(kernels)).hexdigest(),
+        executor.states is not None, hashlib.sha256(sources).hexdigest(),
         [[list(w.shape) for w in weights] for weights in executor.model.products()],
         [[list(d.a_LK.shape), list(d.b_NL.shape)] for d in executor.model.deltas()],
     ]  # fmt: skip

@@ -26,7 +26,7 @@ from adjudge.executor import Executor
 from adjudge.models import projection
 from adjudge.ops import cpu_products, linear
 from adjudge.ops.tables import Tables
-from adjudge.self_check import CheckRow, op_check, pass_check, product_check
+from adjudge.self_check import CheckRow, kept, op_check, pass_check, product_check
 
 pytest.importorskip("triton")
 from adjudge.ops import triton_products
@@ -198,10 +198,21 @@ def test_a_damaged_result_is_no_result(
     passed = [CheckRow("product", "[4, 4]", "2 row counts", True)]
     monkeypatch.setattr(self_check, "self_check", lambda executor, *, full: iter(passed))
     assert self_check.at_load(executor, CONFIG)["self_check_kept"] is False
-    (kept,) = (as_a_gpu / "adjudge" / "self_check").iterdir()
-    kept.write_text(damage)
+    (result,) = (as_a_gpu / "adjudge" / "self_check").iterdir()
+    result.write_text(damage)
     assert self_check.at_load(executor, CONFIG)["self_check_kept"] is False
     assert self_check.at_load(executor, CONFIG)["self_check_kept"] is True
+
+
+@pytest.mark.usefixtures("as_a_gpu")
+def test_another_check_does_not_take_the_result_of_this_one(
+    executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = kept.kept_file(executor)
+    assert kept.kept_file(executor) == before
+    (tmp_path / "op_check.py").write_text("NUM_OPS = 6")
+    monkeypatch.setattr(kept, "__file__", str(tmp_path / "kept.py"))
+    assert kept.kept_file(executor) != before
 
 
 def test_a_start_without_a_cache_is_no_failure(
