@@ -17,8 +17,9 @@ import triton.language as tl
 from torch import Tensor
 
 from adjudge.ops.launch import first_that_fits
+from adjudge.ops.refusal import check_groups, check_sizes
+from adjudge.ops.tables import CHUNK
 
-CHUNK = 64
 CHOICES = ((128, 3), (64, 3), (64, 2), (64, 1))
 """(Lanes, key blocks in shared memory) of a program, the first that fits. A warp has 16 lanes in
 all of them, so that the sums over keys, and their bits, are the same."""
@@ -109,9 +110,14 @@ def tree_attention(
     query_M: Tensor, count_M: Tensor, position_M: Tensor, chunk_M: Tensor,
     chunk_rows_CT: Tensor, path_chunks_CW: Tensor, *, height: int, scale: float,
 ) -> Tensor:  # fmt: skip
-    """See attention.tree_attention; a tile has at most `height` queries."""
+    """See attention.tree_attention; a tile has at most `height` queries. The head dimension is a
+    power of two of at least 16, the query heads are a multiple of the key heads; raises Refused
+    for others.
+    """
     num_heads, head_dim = q_QND.shape[1:]
     num_kv_heads = k_RKD.shape[1]
+    check_sizes(head_dim=head_dim)
+    check_groups(num_heads=num_heads, num_kv_heads=num_kv_heads)
     pairs = height * (num_heads // num_kv_heads)
     out_QND = torch.empty_like(q_QND)
 

@@ -29,15 +29,18 @@ import triton.language as tl
 from torch import Tensor
 
 from adjudge.ops.launch import first_that_fits, num_multiprocessors
+from adjudge.ops.refusal import check_groups, check_sizes
+from adjudge.ops.tables import CHUNK
 
-CHUNK = 64
 NARROW = 32
 WIDE = 64
 """Values of a slice. A narrow one takes two thirds of a wide one's time: narrow slices are for when
 all of them run at once, one on a multiprocessor."""
 FEW_PROGRAMS = 528
-"""Programs of a level whose number of runs only the device knows."""
+"""Programs of a level whose number of runs only the device knows: four for each multiprocessor of
+an H200."""
 MOST_PROGRAMS = 1 << 16
+"""Programs of a level at most; of more items each takes several."""
 DEEP: tuple[int, ...] = (3, 2, 1)
 SHALLOW: tuple[int, ...] = (1,)
 """Chunks in shared memory, as many as fit: a long run loads ahead; of many short ones two programs
@@ -264,7 +267,11 @@ def gated_delta(
     level_start_L: Tensor, state_SVKD: Tensor, *, level_runs: tuple[int, ...],
     num_key_heads: int, num_value_heads: int, key_dim: int, value_dim: int,
 ) -> Tensor:  # fmt: skip
-    """See delta.gated_delta. x_RX: [R, q | k | v | b | a | …], last axis contiguous."""
+    """See delta.gated_delta. x_RX: [R, q | k | v | b | a | …], last axis contiguous; the other
+    tensors contiguous. Dimensions are powers of two of at least 16; raises Refused for others.
+    """
+    check_sizes(key_dim=key_dim, value_dim=value_dim)
+    check_groups(num_value_heads=num_value_heads, num_key_heads=num_key_heads)
     R, C = x_RX.shape[0], chunk_rows_CT.shape[0]
     HK, HV, DK, DV = num_key_heads, num_value_heads, key_dim, value_dim
     b_at = 2 * HK * DK + HV * DV

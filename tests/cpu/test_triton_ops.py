@@ -15,6 +15,7 @@ from adjudge.forest import plan
 from adjudge.graft import cut, graft
 from adjudge.layout import Bucket, layout
 from adjudge.ops import activation, attention, delta, norm, rotary
+from adjudge.ops.refusal import Refused
 from adjudge.ops.tables import Tables
 
 triton = pytest.importorskip("triton")
@@ -137,6 +138,36 @@ def test_delta(sizes: tuple[int, int, int, int]) -> None:
         normal(V, seed=6) - 2, tables, num_key_heads=H, num_value_heads=V, key_dim=K, value_dim=D,
     )  # fmt: skip
     close(delta_of(tables, x, sizes)[:rows], expected[:rows])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "refused"),
+    [
+        ((1, 1, 64, 48), "value_dim is 48"),
+        ((1, 1, 48, 64), "key_dim is 48"),
+        ((1, 1, 64, 8), "value_dim is 8"),
+        ((2, 3, 16, 16), "num_value_heads is 3; kernels take multiples of num_key_heads"),
+    ],
+)
+def test_delta_refuses_what_its_slices_and_groups_would_leave_out(
+    sizes: tuple[int, int, int, int], refused: str
+) -> None:
+    H, V, K, D = sizes
+    tables, _ = tables_of([np.ones(3, np.int32)])
+    with pytest.raises(Refused, match=refused):
+        delta_of(tables, normal(3, 2 * H * K + V * D + 2 * V), sizes)
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "size", "refused"),
+    [(2, 1, 24, "head_dim is 24"), (2, 1, 8, "head_dim is 8"), (3, 2, 16, "num_heads is 3")],
+)
+def test_attention_refuses_what_its_tiles_would_leave_out(
+    heads: int, kv_heads: int, size: int, refused: str
+) -> None:
+    tables, _ = tables_of([np.ones(3, np.int32)])
+    with pytest.raises(Refused, match=refused):
+        attention_on(tables, normal(3, heads, size), *normal(2, 3, kv_heads, size).unbind())
 
 
 def test_delta_of_a_branch_is_that_of_its_prompt_alone_to_the_bit() -> None:
