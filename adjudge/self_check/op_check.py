@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,18 +33,19 @@ MOST_OF_ONE = 0.1
 """The same of one head of one row, relative to its own norm or the usual one, whichever is larger.
 Roundings make 0.01; a head that is read from the wrong place makes 0.3 and more."""
 OP = "op"
-NUM_OPS = 5
 CPU = torch.device("cpu")
 
 
 def num_ops(executor: Executor) -> int:
     """How many rows `ops` gives."""
-    return NUM_OPS if executor.device.is_cuda else 0
+    if not executor.device.is_cuda:
+        return 0
+    return 2 if _delta_mixer(executor) is None else 5
 
 
 def ops(executor: Executor) -> Iterator[CheckRow]:
     """The gated delta rule in all its launches, and attention of all rows and of those that are
-    read out, on random rows. GPU only.
+    read out, on random rows. GPU only; a model may have no delta rule.
 
     "as captured" is what graphs hold, though they are captured after the check at load; it is also
     how an eager pass launches many short runs.
@@ -54,8 +56,10 @@ def ops(executor: Executor) -> Iterator[CheckRow]:
     unknown = (0,) * len(shared[0].level_runs)
     captured = (replace(shared[0], level_runs=unknown), shared[1])
     launches = {"one prompt": alone, "together": shared, "as captured": captured}
-    for name, forests in launches.items():
-        yield _compared(f"delta rule, {name}", *_of_both(_delta, executor, forests))
+    if (mixer := _delta_mixer(executor)) is not None:
+        delta = partial(_delta, mixer)
+        for name, forests in launches.items():
+            yield _compared(f"delta rule, {name}", *_of_both(delta, executor, forests))
     yield _compared("attention", *_of_both(_attention, executor, shared))
     yield _compared("attention, read out", *_of_both(_readout_attention, executor, shared))
 
@@ -92,10 +96,13 @@ def _both(executor: Executor, prompts: Sequence[np.ndarray]) -> tuple[Tables, Ta
     )
 
 
-def _delta(executor: Executor, tables: Tables, dtype: torch.dtype) -> Tensor:
-    config = executor.model.config
+def _delta_mixer(executor: Executor) -> GatedDelta | None:
     mixers = (layer.mixer for layer in executor.model.layers)
-    mixer = next(mixer for mixer in mixers if isinstance(mixer, GatedDelta))
+    return next((mixer for mixer in mixers if isinstance(mixer, GatedDelta)), None)
+
+
+def _delta(mixer: GatedDelta, executor: Executor, tables: Tables, dtype: torch.dtype) -> Tensor:
+    config = executor.model.config
     width = config.conv_channels + 2 * config.linear_num_value_heads
     x_RX = _normal(executor, tables, width).to(dtype)
     return gated_delta(

@@ -23,7 +23,7 @@ from adjudge.config import EngineConfig
 from adjudge.device import Device
 from adjudge.errors import DeviceError
 from adjudge.executor import Executor
-from adjudge.models import projection
+from adjudge.models import projection, qwen3_5
 from adjudge.ops import cpu_products, linear
 from adjudge.ops.tables import Tables
 from adjudge.self_check import CheckRow, kept, op_check, pass_check, product_check
@@ -173,6 +173,16 @@ def test_a_kernel_that_is_wrong_alike_everywhere_is_refused(
         self_check.at_load(executor, replace(CONFIG, allow_inexact=True))
 
 
+@pytest.mark.usefixtures("as_a_gpu")
+def test_a_model_may_have_no_delta_rule(executor: Executor) -> None:
+    layers = executor.model.layers
+    executor.model = replace(executor.model, layers=layers[-1:])
+    assert isinstance(layers[-1].mixer, qwen3_5.Attention)
+    rows = list(op_check.ops(executor))
+    assert [row.shape for row in rows] == ["attention", "attention, read out"]
+    assert op_check.num_ops(executor) == len(rows)
+
+
 @pytest.mark.usefixtures("as_a_gpu", "fickle")
 def test_what_fails_twice_is_refused(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
@@ -210,7 +220,7 @@ def test_another_check_does_not_take_the_result_of_this_one(
 ) -> None:
     before = kept.kept_file(executor)
     assert kept.kept_file(executor) == before
-    (tmp_path / "op_check.py").write_text("NUM_OPS = 6")
+    (tmp_path / "op_check.py").write_text("MOST_DISTANCE = 0.01")
     monkeypatch.setattr(kept, "__file__", str(tmp_path / "kept.py"))
     assert kept.kept_file(executor) != before
 
