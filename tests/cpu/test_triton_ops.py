@@ -5,6 +5,8 @@ The interpreter has no BF16 products, so values are FP32 here; the roundings run
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -181,6 +183,22 @@ def test_delta_of_a_branch_is_that_of_its_prompt_alone_to_the_bit() -> None:
         alone, _ = tables_of([prompt])
         expected = delta_of(alone, embed[alone.token_ids_R.long()], sizes)[-1]
         assert torch.equal(shared[forest.readout_rows[q]], expected)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_program_that_takes_several_runs_has_the_same_bits(
+    known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a level has more of them than programs, and where only the device counts them."""
+    sizes = (1, 2, 16, 32)
+    tables, rows = tables_of(prompts(2), padded=True)
+    x = normal(len(tables.token_ids_R), 2 * 16 + 2 * 32 + 2 * 2)
+    expected = delta_of(tables, x, sizes)[:rows]
+    monkeypatch.setattr(triton_delta, "MOST_PROGRAMS", 3)
+    monkeypatch.setattr(triton_delta, "FEW_PROGRAMS", 2)
+    if not known:
+        tables = replace(tables, level_runs=(0,) * len(tables.level_runs))
+    assert torch.equal(delta_of(tables, x, sizes)[:rows], expected)
 
 
 def test_on_a_kept_prefix_both_mixers_have_the_bits_of_the_whole_prompts() -> None:
