@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", nargs="?", default=argparse.SUPPRESS, metavar="FOLDER", help="model folder"
     )
-    parser.add_argument("--full", action="store_true", help="the whole matrix; takes minutes")
+    parser.add_argument("--full", action="store_true", help="more row counts, more passes")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the result as JSON")
     add_flags(parser, ["engine"], leave_out=["model", "self_check", "allow_inexact"])

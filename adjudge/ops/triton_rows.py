@@ -1,7 +1,7 @@
 """Triton kernels on single rows: add + RMSNorm, gated RMSNorm, SiLU·mul, q/k norm + rotary.
 
-One program reduces one row (or one head of one row) in one fixed shape, so a row's bits never
-depend on how many rows there are. Contracts and rounding points: the references beside this file.
+A row (or one head of it) is reduced by one program in one fixed shape, so its bits never depend on
+how many rows there are. Contracts and rounding points: the references beside this file.
 """
 
 from __future__ import annotations
