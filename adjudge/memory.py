@@ -144,7 +144,7 @@ def _beside(model: TextConfig, rows: int, item_bytes: int) -> int:
 
 
 def _chunks(model: TextConfig, num_chunks: int, num_states: int, item_bytes: int) -> int:
-    """The delta rule's scratch in one layer: see ops.triton_delta."""
+    """The delta rule's scratch in one layer: see ops.triton_chunks."""
     values, keys = model.linear_num_value_heads, model.linear_num_key_heads
     key_dim, value_dim = model.linear_key_head_dim, model.linear_value_head_dim
     # k and q of a key head; v, the pair products and the inverse of a value head; gate and beta of

@@ -24,7 +24,7 @@ triton = pytest.importorskip("triton")
 if not triton.knobs.runtime.interpret:
     pytest.skip("set TRITON_INTERPRET=1", allow_module_level=True)
 
-from adjudge.ops import triton_attention, triton_delta, triton_rows  # noqa: E402
+from adjudge.ops import triton_attention, triton_delta, triton_rows, triton_scan  # noqa: E402
 
 # The interpreter of Triton 3.6 makes loop bounds of one-element arrays.
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
@@ -194,8 +194,8 @@ def test_a_program_that_takes_several_runs_has_the_same_bits(
     tables, rows = tables_of(prompts(2), padded=True)
     x = normal(len(tables.token_ids_R), 2 * 16 + 2 * 32 + 2 * 2)
     expected = delta_of(tables, x, sizes)[:rows]
-    monkeypatch.setattr(triton_delta, "MOST_PROGRAMS", 3)
-    monkeypatch.setattr(triton_delta, "FEW_PROGRAMS", 2)
+    monkeypatch.setattr(triton_scan, "MOST_PROGRAMS", 3)
+    monkeypatch.setattr(triton_scan, "FEW_PROGRAMS", 2)
     if not known:
         tables = replace(tables, level_runs=(0,) * len(tables.level_runs))
     assert torch.equal(delta_of(tables, x, sizes)[:rows], expected)

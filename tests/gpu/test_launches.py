@@ -51,20 +51,20 @@ def test_attention(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_delta_rule(
     executor: Executor, width: int, depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from adjudge.ops import triton_delta
+    from adjudge.ops import triton_scan
 
     expected = hidden(executor)
-    monkeypatch.setattr(triton_delta, "NARROW", width)
-    monkeypatch.setattr(triton_delta, "WIDE", width)
-    monkeypatch.setattr(triton_delta, "DEEP", (depth,))
-    monkeypatch.setattr(triton_delta, "SHALLOW", (depth,))
+    monkeypatch.setattr(triton_scan, "NARROW", width)
+    monkeypatch.setattr(triton_scan, "WIDE", width)
+    monkeypatch.setattr(triton_scan, "DEEP", (depth,))
+    monkeypatch.setattr(triton_scan, "SHALLOW", (depth,))
     assert torch.equal(hidden(executor), expected)
 
 
 @pytest.mark.parametrize("fewest", [0, 1 << 30])
 def test_convolution(executor: Executor, fewest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from adjudge.ops import triton_delta
+    from adjudge.ops import triton_chunks
 
     expected = hidden(executor)
-    monkeypatch.setattr(triton_delta, "MANY_CHUNKS", fewest)
+    monkeypatch.setattr(triton_chunks, "MANY_CHUNKS", fewest)
     assert torch.equal(hidden(executor), expected)
