@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -52,6 +53,7 @@ class Adapter:
         self.rank = rank
         self.scale = scale
         self._keys: dict[str, dict[str, str]] = {}
+        self._seen: set[str] = set()  # keys whose values were found finite
         for key in file.entries:
             match = PAIR_KEY.fullmatch(key)
             if match is None:
@@ -107,6 +109,21 @@ class Adapter:
             return None
         return Lora(self._read(sides["A"]), self._read(sides["B"]), self.scale)
 
+    @contextmanager
+    def view(self, name: str) -> Iterator[Lora | None]:
+        """The delta as `lora` gives it, but B a view of the file in its stored dtype, for a few of
+        its rows at a time. It must not outlive the block."""
+        sides = self._keys.get(name)
+        if sides is None:
+            yield None
+            return
+        with self.file.view(sides["A"]) as a, self.file.view(sides["B"]) as b:
+            for key, stored in ((sides["A"], a), (sides["B"], b)):
+                if key not in self._seen:
+                    check_finite(stored, self.file.path, key)
+                    self._seen.add(key)
+            yield Lora(a.float(), b, self.scale)
+
     def _read(self, key: str) -> Tensor:
         with self.file.view(key) as stored:
             made = stored.to(torch.float32, copy=True)
@@ -142,4 +159,4 @@ def merge_rows(stored: Tensor, delta: Lora, ids: Sequence[int]) -> Tensor:
 def _merged_block(stored: Tensor, delta: Lora, first: int) -> Tensor:
     """FP32 rows of one block. Its product has this shape always: another may sum otherwise."""
     block = slice(first, first + MERGE_BLOCK_ROWS)
-    return (delta.b[block] @ delta.a).mul_(delta.scale).add_(stored[block])
+    return (delta.b[block].float() @ delta.a).mul_(delta.scale).add_(stored[block])

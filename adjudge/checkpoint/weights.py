@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -96,8 +97,7 @@ class FolderWeights:
 
     def rows(self, name: str, ids: Sequence[int], *, device: torch.device | str) -> Tensor:
         file, key = self._located(name)
-        delta = self.adapter.lora(name) if self.adapter else None
-        with file.view(key) as stored:
+        with file.view(key) as stored, self._delta(name) as delta:
             if delta is None:
                 index = torch.tensor(ids, dtype=torch.int64)
                 made = stored.index_select(0, index).to(torch.float32)
@@ -126,6 +126,9 @@ class FolderWeights:
                 ignored,
                 where=lambda name: f"{file}: the LoRA of {name}",
             )
+
+    def _delta(self, name: str) -> AbstractContextManager[Lora | None]:
+        return nullcontext() if self.adapter is None else self.adapter.view(name)
 
     def _check(self, made: Tensor, name: str, has_delta: bool) -> None:
         """That a weight is finite. Where it has its delta in it, the file at fault is named."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -211,6 +212,30 @@ def test_label_rows_are_float32_and_take_the_delta(originals: dict[str, Path]) -
     for weights in (merged, apart):
         rows = weights.rows(LM_HEAD, [32, 33, 15], device="cpu")
         torch.testing.assert_close(rows, expected, rtol=0, atol=1e-7)
+
+
+def test_rows_read_no_more_of_a_delta_than_they_take(
+    originals: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Label mass reads an LM head by 64 rows: all of B each time would cost the head's square."""
+    weights = open_checkpoint(originals["jev_vl"]).weights
+    first = weights.rows(LM_HEAD, range(64), device="cpu")
+    read: list[int] = []
+
+    def counting(convert: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def counted(*args: Any, **options: Any) -> torch.Tensor:
+            made = convert(*args, **options)
+            read.append(made.numel())
+            return made
+
+        return counted
+
+    for method in ("to", "float"):
+        monkeypatch.setattr(torch.Tensor, method, counting(getattr(torch.Tensor, method)))
+    again = weights.rows(LM_HEAD, range(64), device="cpu")
+    monkeypatch.undo()
+    assert torch.equal(again, first)
+    assert max(read) <= first.numel()
 
 
 @pytest.mark.parametrize("family", ["cua_s1", "jemm"])
