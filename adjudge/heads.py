@@ -48,8 +48,8 @@ class Vocabulary:
             ids = range(start, min(start + MASS_ROWS, self.size))
             part_LH = self.weights.rows(self.name, ids, device=self.device)
             logits_QL = dot(hidden_QH, part_LH).to(dtype).float()
-            steps.append(logits_QL.logsumexp(1, keepdim=True))
-        return torch.cat(steps, 1).logsumexp(1, keepdim=True)
+            steps.append(log_sum_exp(logits_QL))
+        return log_sum_exp(torch.cat(steps, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,36 +81,54 @@ class Heads:
         Raises ValueError for a score without a head.
         """
         wanted: dict[Readout, list[int]] = {}
+        weighed: dict[torch.dtype, list[int]] = {}
         for index, readout in enumerate(readouts):
             wanted.setdefault(readout, []).append(index)
+            if readout.mass:
+                weighed.setdefault(self._rounding(readout), []).append(index)
         found: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(readouts)
         for readout, indices in wanted.items():
-            at = torch.tensor([rows[i] for i in indices])
-            if hidden_QH.is_cuda:  # from pinned memory, or the copy would wait for the pass
-                at = at.pin_memory().to(hidden_QH.device, non_blocking=True)
-            values = self._read(hidden_QH[at].float(), readout).cpu().numpy()
+            values = self._read(_taken(hidden_QH, rows, indices), readout).cpu().numpy()
             for index, value in zip(indices, values, strict=True):
                 found[index] = value
+        # Once for all label sets: it reads the whole vocabulary, and a request may have 254.
+        for rounding, indices in weighed.items():
+            masses = self.vocabulary.mass(_taken(hidden_QH, rows, indices), rounding).cpu().numpy()
+            for index, mass in zip(indices, masses, strict=True):
+                found[index] = np.concatenate([found[index], mass])
         return found
 
     def _read(self, hidden_QH: Tensor, readout: Readout) -> Tensor:
         """[Q, L]."""
         if readout.label_ids is not None:
-            rounding = self.dtype if readout.rounded else torch.float32
-            logits_QL = dot(hidden_QH, self.vocabulary.rows(readout.label_ids)).to(rounding).float()
-            if readout.mass:
-                mass_Q1 = self.vocabulary.mass(hidden_QH, rounding)
-                logits_QL = torch.cat([logits_QL, mass_Q1], 1)
-            return logits_QL
+            logits_QL = dot(hidden_QH, self.vocabulary.rows(readout.label_ids))
+            return logits_QL.to(self._rounding(readout)).float()
         if self.score is None:
             raise ValueError("a score is asked for, but the checkpoint has no scoring head")
         return dot(hidden_QH, self.score.weight.view(1, -1)) + self.score.bias
+
+    def _rounding(self, readout: Readout) -> torch.dtype:
+        return self.dtype if readout.rounded else torch.float32
+
+
+def _taken(hidden_QH: Tensor, rows: Sequence[int], indices: Sequence[int]) -> Tensor:
+    """float32 [len(indices), H]: the hidden row of each readout."""
+    at = torch.tensor([rows[i] for i in indices])
+    if hidden_QH.is_cuda:  # from pinned memory, or the copy would wait for the pass
+        at = at.pin_memory().to(hidden_QH.device, non_blocking=True)
+    return hidden_QH[at].float()
 
 
 def dot(x_QH: Tensor, y_LH: Tensor) -> Tensor:
     """[Q, L] of x · y in FP32, halves added to halves: one order of sums for any Q, any device."""
     most = max(1, MOST_PRODUCTS // y_LH.numel())
     return torch.cat([_halve(part[:, None] * y_LH) for part in x_QH.split(most)])
+
+
+def log_sum_exp(x_QL: Tensor) -> Tensor:
+    """[Q, 1] in FP32, in the order of `dot`: a library's sum picks one by the number of rows."""
+    most_Q1 = x_QL.amax(1, keepdim=True)
+    return most_Q1 + _halve((x_QL - most_Q1).exp())[:, None].log()
 
 
 def _halve(terms_QLH: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ def random_requests(
         {
             "state": f"State {i % 3}. " * (1 + 2 * (i % 3)),
             "questions": {f"q{j}": _question(limits, rng) for j in range(rng.integers(1, 4))},
-            "x_diagnostics": i == 0,
+            "x_diagnostics": i % 2 == 0,
         }
         for i in range(count)
     ]

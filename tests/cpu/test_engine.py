@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 from adjudge import Engine, EngineConfig, ServiceConfig
 from adjudge.checkpoint.make import write_checkpoint
@@ -17,6 +19,7 @@ from adjudge.engine import compiler
 from adjudge.engine_door import Item, Pass, Work
 from adjudge.errors import CheckpointError, ConfigError, DeviceError, UsageError
 from adjudge.forest import count_rows
+from adjudge.heads import Vocabulary
 from adjudge.models.qwen3_5 import Attention
 from adjudge.wire import request_from, response_to
 
@@ -150,6 +153,32 @@ def test_every_family_answers(family: str, tmp_path: Path) -> None:
     assert 0 < with_mass.pop("x_label_mass") < 1
     assert with_mass == answer
     engine.close()
+
+
+def test_label_mass_reads_the_vocabulary_once_a_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many sets of labels are asked for: a Decider request may have 254 of them."""
+    folder = write_checkpoint(tmp_path / "checkpoint", family="decider")
+    questions = {
+        f"of {count}": {"type": "choice", "criteria": {f"{i}": None for i in range(count)}}
+        for count in range(2, 9)
+    }
+    whole, read = Vocabulary.mass, []
+
+    def counted(self: Vocabulary, hidden_QH: Tensor, dtype: torch.dtype) -> Tensor:
+        read.append(len(hidden_QH))
+        return whole(self, hidden_QH, dtype)
+
+    monkeypatch.setattr(Vocabulary, "mass", counted)
+    with Engine.load(str(folder), EngineConfig(device="cpu", self_check=False)) as engine:
+        request = {"state": "late", "questions": questions, "x_diagnostics": True}
+        together = engine.decide(request)["answers"]
+        assert read == [len(questions)]
+        for name, question in questions.items():
+            alone = engine.decide({**request, "questions": {name: question}})["answers"]
+            assert alone[name] == together[name]
+            assert 0 < alone[name]["x_label_mass"] < 1
 
 
 ADAPTERS = [
