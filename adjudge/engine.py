@@ -45,10 +45,18 @@ class Plan:
 class Engine:
     """One loaded model. `decide` is for Python callers; the service uses the other methods."""
 
-    def __init__(self, checkpoint: Checkpoint, config: EngineConfig, progress: Progress) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        config: EngineConfig,
+        progress: Progress,
+        *,
+        compiler: Compiler | None = None,
+    ) -> None:
+        """compiler: the checkpoint's under this configuration, where there is one already."""
         self.card: ModelCard = checkpoint.card
         self.max_rows = config.max_batch_tokens
-        self._compiler = Compiler.of_checkpoint(checkpoint, config)
+        self._compiler = compiler or Compiler.of_checkpoint(checkpoint, config)
         self.executor = Executor.load(checkpoint, config, progress=progress)
         states = self.executor.states
         self._prefixes: Prefixes | None = None if states is None else states.prefixes

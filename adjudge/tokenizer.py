@@ -63,18 +63,20 @@ class Tokenizer:
     @property
     def last_id(self) -> int:
         """The largest id; ids need not be without gaps."""
-        return max(self._inner.get_vocab(with_added_tokens=True).values(), default=-1)
+        return self._extremes[0]
 
     def fewest_tokens(self, text: str) -> int:
         """At least so many tokens has the text, told from its size; 0 where nothing is known."""
-        if self._most_bytes is None:
+        most_bytes = self._extremes[1]
+        if most_bytes is None:
             return 0
         size = len(text) if text.isascii() else len(text.encode()) // NFC_SHRINKS
-        return -(-size // self._most_bytes)
+        return -(-size // most_bytes)
 
     @cached_property
-    def _most_bytes(self) -> int | None:
-        """Most bytes of NFC text that become one token. None: bytes may be dropped on the way."""
+    def _extremes(self) -> tuple[int, int | None]:
+        """The largest id, and the most bytes of NFC text that become one token, or None where
+        bytes may be dropped on the way. Together, since the library copies its vocabulary out."""
         inner, vocab = self._inner, self._inner.get_vocab(with_added_tokens=True)
         added = inner.get_added_tokens_decoder().values()
         keeps_all = (
@@ -87,7 +89,7 @@ class Tokenizer:
         )
         # One character of a byte-level token is one byte; one of an added token is up to four.
         longest = [*map(len, vocab), *(len(token.content.encode()) for token in added)]
-        return max(longest) if keeps_all else None
+        return max(vocab.values(), default=-1), max(longest) if keeps_all else None
 
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Token ids of each text: int32 [num_tokens]. Texts are independent of each other."""

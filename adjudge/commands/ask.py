@@ -78,8 +78,9 @@ def _engine_for(request: dict[str, Any], config: EngineConfig) -> Engine:
     from adjudge.engine import Engine, open_model
 
     checkpoint = open_model(config)
-    Compiler.of_checkpoint(checkpoint, config).compile(request)
-    return Engine(checkpoint, config, Reporter())
+    compiler = Compiler.of_checkpoint(checkpoint, config)
+    compiler.compile(request)
+    return Engine(checkpoint, config, Reporter(), compiler=compiler)
 
 
 def _ask_server(url: str, request: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:

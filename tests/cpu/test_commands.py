@@ -9,6 +9,7 @@ import pytest
 
 from adjudge.checkpoint.make import write_checkpoint
 from adjudge.cli import main
+from adjudge.tokenizer import Tokenizer
 
 
 def test_a_family_and_a_geometry_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,6 +179,13 @@ def test_ask_answers_from_flags_and_from_a_file(
     assert json.loads(capsys.readouterr().out)["answers"] == by_file
     assert main(words) == 0
     assert f"{by_file['noul']['noul']:.4f}" in capsys.readouterr().out
+
+
+def test_ask_reads_the_tokenizer_once(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load, read = Tokenizer.load, []
+    monkeypatch.setattr(Tokenizer, "load", lambda path: read.append(path) or load(path))
+    assert main(["ask", str(demo), "--state", "s", "--noul", "Late?", "--device", "cpu"]) == 0
+    assert len(read) == 1
 
 
 def test_ask_refuses_a_bad_request_in_one_line_before_it_loads_weights(
