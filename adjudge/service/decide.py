@@ -225,6 +225,7 @@ class Decider:
         door = asked.door
         work = door.compile(asked.request)
         lengths = [len(ids) for ids in work.token_ids]
+        served_as = self._engines.served_as(door)
         return {
             "model": door.card.name,
             "questions": {
@@ -234,6 +235,7 @@ class Decider:
             "input_tokens": sum(lengths),
             "unique_tokens": count_rows(work.token_ids),
             "max_prompt_tokens": door.family.limits.max_prompt_tokens,
+            **({} if served_as is None else {"x_served_as": served_as}),
         }
 
 

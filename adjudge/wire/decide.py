@@ -63,6 +63,7 @@ def decide_to(request: Request, response: Response) -> dict[str, Any]:
     best = values.index(max(values))
     tokens = response.usage.input_tokens
     native = kind != "choice" or len(options) <= NUM_TRAINED_OPTIONS
+    served_as = response.metadata.get("served_as")
     return {
         "kind": kind,
         "effective_kind": kind,
@@ -76,6 +77,7 @@ def decide_to(request: Request, response: Response) -> dict[str, Any]:
         "usage": {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens},
         "num_model_requests": 1,
         "elapsed_seconds": response.metadata.get("inference_seconds", 0.0),
+        **({} if served_as is None else {"x_served_as": served_as}),
     }
 
 

@@ -60,7 +60,11 @@ def test_an_answer_tells_which_of_two_models_of_one_name_spoke() -> None:
             body = rig.ask(asked(name)).json()
             assert body["model"] == "fake/open-jev"
             assert body["x_metadata"]["served_as"] == name
+            counts = rig.ask(asked(name), path="/v1/systemone/tokens").json()
+            assert counts["x_served_as"] == name
     with running() as alone:
+        counts = alone.ask(asked(None), path="/v1/systemone/tokens").json()
+        assert "x_served_as" not in counts
         assert "served_as" not in alone.ask(asked(None)).json()["x_metadata"]
 
 
@@ -147,6 +151,7 @@ def test_the_bare_body_is_served_where_its_family_is_loaded(rig: Rig) -> None:
     with running(FakeEngine(card=replace(CARD, name="fake/jev-vl", family="jev_vl"))) as bare:
         reply = bare.ask(body, path="/v1/decide").json()
         assert reply["kind"] == "noul"
+        assert "x_served_as" not in reply
         assert sum(reply["probabilities"]) == pytest.approx(1)
         assert bare.ask({"kind": "noul"}, path="/v1/decide").status_code == 422
         document = bare.client.get("/openapi.json").json()
@@ -184,7 +189,8 @@ def decided(rig: Rig, **changes: Any) -> Any:
     ],
 )
 def test_decide_asks_the_first_model_of_its_family(bare: Rig, name: str | None, model: str) -> None:
-    assert decided(bare, model=name).json()["model"] == model
+    body = decided(bare, model=name).json()
+    assert (body["model"], body["x_served_as"]) == (model, model.removeprefix("fake/"))
     assert decided(bare, model=name, kind="noul", options=None).json()["model"] == model
 
 
