@@ -170,16 +170,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="scripts/make_checkpoint",
         description="Writes a small random checkpoint in the layout of a released one.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder to write; must be new")
-    parser.add_argument("--family", choices=list(FAMILIES), default="open_jev")
-    parser.add_argument("--tokenizer", choices=get_args(Kind), default="bytes")
-    parser.add_argument("--layout", choices=get_args(Layout), default="package")
-    parser.add_argument("--geometry", choices=["small", *GEOMETRIES], default="small")
+    parser.add_argument(
+        "--family", choices=list(FAMILIES), default="open_jev", help="whose layout and adapter"
+    )
+    parser.add_argument(
+        "--tokenizer",
+        choices=get_args(Kind),
+        default="bytes",
+        help="qwen: the released vocabulary; bytes: a token a byte, for a few megabytes in all",
+    )
+    parser.add_argument(
+        "--layout",
+        choices=get_args(Layout),
+        default="package",
+        help="package: as it is released; adjudge: as `convert` writes it; merged: the "
+        "interchange export, of open_jev only",
+    )
+    parser.add_argument(
+        "--geometry", choices=["small", *GEOMETRIES], default="small", help="size of the base"
+    )
     parser.add_argument("--layers", type=int, metavar="N", help="keep only the first N layers")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--max-length", type=int, default=4096, metavar="TOKENS")
-    parser.add_argument("--shard-bytes", type=int, default=SHARD_BYTES, metavar="BYTES")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights")
+    parser.add_argument(
+        "--max-length", type=int, default=4096, metavar="TOKENS", help="of an open_jev prompt"
+    )
+    parser.add_argument(
+        "--shard-bytes", type=int, default=SHARD_BYTES, metavar="BYTES", help="of a weights file"
+    )
     given = parser.parse_args(arguments)
     try:
         write_checkpoint(

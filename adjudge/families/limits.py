@@ -150,6 +150,8 @@ def _question_details(name: str, question: Question, limits: Limits) -> list[Det
     there = f"there is 1 {noun}" if count == 1 else f"there are {count} {noun}s"
     taken = f"exactly {least}" if least == most else f"{least} to {most}"
     remedy = "Add to them" if count < least else "Split the question"
+    if least == most:
+        remedy = "Give that many"
     msg = f"{there}; this model takes {taken}. {remedy}"
     loc = ("body", "questions", name, kind, "criteria")
     return [

@@ -33,6 +33,14 @@ def test_numbers_out_of_range(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_help_tells_each_choice_and_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    for said in ("default: open_jev", "bytes: a token a byte", "default: bytes", "as `convert`"):
+        assert said in shown
+
+
 def run_script(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [SCRIPT, folder],
