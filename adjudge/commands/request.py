@@ -40,6 +40,7 @@ def add_request_flags(parser: argparse.ArgumentParser) -> None:
         metavar=("QUESTION", "LEVEL"),
         help="a question and its levels, low to high",
     )
+    group.add_argument("--to", metavar="NAME", help="which model of a server that has several")
 
 
 def read_request(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def read_request(arguments: argparse.Namespace) -> dict[str, Any]:
     """
     in_flags = has_request_flags(arguments)
     if in_flags and arguments.request is not None:
-        raise ConfigError("a request file and --state or question flags were given; give one")
+        raise ConfigError("a request file and --state, --to or question flags were given; give one")
     if in_flags:
         return _from_flags(arguments)
     if arguments.request is None and sys.stdin.isatty():
@@ -73,8 +74,9 @@ def read_request(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def has_request_flags(arguments: argparse.Namespace) -> bool:
-    """Whether --state or a question was given. Raises ConfigError for a flag without options."""
-    return arguments.state is not None or bool(_questions(arguments))
+    """Whether a flag of a request was given. Raises ConfigError for a flag without options."""
+    given = arguments.state is not None or arguments.to is not None
+    return given or bool(_questions(arguments))
 
 
 def _from_flags(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -83,7 +85,8 @@ def _from_flags(arguments: argparse.Namespace) -> dict[str, Any]:
         raise ConfigError("questions without a state; give --state TEXT")
     if not questions:
         raise ConfigError("a state without questions; give --noul, --choice or --score")
-    return {"state": arguments.state, "questions": questions}
+    named = {} if arguments.to is None else {"model": arguments.to}
+    return {"state": arguments.state, **named, "questions": questions}
 
 
 def _questions(arguments: argparse.Namespace) -> dict[str, Any]:

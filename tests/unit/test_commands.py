@@ -45,6 +45,12 @@ def test_flags_make_a_request() -> None:
     }
 
 
+def test_a_flag_names_the_model() -> None:
+    assert request("--state", "s", "--noul", "q", "--to", "fast")["model"] == "fast"
+    with pytest.raises(ConfigError, match=r"a request file and .*--to"):
+        request("request.json", "--to", "fast")
+
+
 def test_file_is_read_as_a_request(tmp_path: Path) -> None:
     file = tmp_path / "request.json"
     file.write_text('{"state": "é", "questions": {}}', encoding="utf-8")

@@ -76,7 +76,9 @@ def test_score_prompt(family: JevVl) -> None:
         compiled(family, described)
     )
     for count in (5, 7):
-        with pytest.raises(InvalidRequest, match=f"{count} levels; this model takes exactly 6. Give"):
+        with pytest.raises(
+            InvalidRequest, match=f"{count} levels; this model takes exactly 6. Give"
+        ):
             compiled(family, {**numbers, "criteria": ["x"] * count})
 
 
