@@ -36,9 +36,14 @@ class Vocabulary:
     kept: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
 
     def rows(self, ids: tuple[int, ...]) -> Tensor:
-        """float32 [L, H]. The families read few different tuples of ids."""
-        if ids not in self.kept:
-            self.kept[ids] = self.weights.rows(self.name, ids, device=self.device)
+        """float32 [L, H]. A family's label sets are mostly the beginnings of one, 254 of them for
+        some: only the longest that was read is kept."""
+        for known, rows_LH in self.kept.items():
+            if known[: len(ids)] == ids:
+                return rows_LH[: len(ids)]
+        for known in [known for known in self.kept if ids[: len(known)] == known]:
+            del self.kept[known]
+        self.kept[ids] = self.weights.rows(self.name, ids, device=self.device)
         return self.kept[ids]
 
     def mass(self, hidden_QH: Tensor, dtype: torch.dtype) -> Tensor:
