@@ -32,7 +32,7 @@ def needed_base(base: Path | None, folder: Path, model_id: str, revision: str) -
     if base is None:
         raise CheckpointError(
             f"{folder}: an adapter without its base model; give the folder of {model_id} at "
-            f"revision {revision} as the base"
+            f"revision {revision} by --base"
         )
     if not base.is_dir():
         raise CheckpointError(f"{base}: not a folder; the base {model_id} should be here")

@@ -106,7 +106,7 @@ def takes_base(path: str | Path) -> bool:
 def _layout(folder: Path) -> tuple[Layout, Path]:
     """The folder's one layout and the marker that tells it. Raises CheckpointError."""
     if not folder.is_dir():
-        raise CheckpointError(f"{folder}: not a folder")
+        raise CheckpointError(f"{folder}: there is no such model folder")
     found = [(layout, at) for layout in LAYOUTS if (at := layout.find(folder)) is not None]
     if not found:
         known = "; ".join(f"{layout.what} ({' or '.join(layout.markers)})" for layout in LAYOUTS)

@@ -97,9 +97,23 @@ def _ask_server(url: str, request: dict[str, Any], keys: tuple[str, ...]) -> dic
             body: dict[str, Any] = json.load(received)
             return body
     except urllib.error.HTTPError as error:
-        raise ConfigError(f"{url} answered {error.code}: {error.read().decode()}") from None
+        raise ConfigError(f"{url} answered {error.code}: {_reason(error.read())}") from None
     except urllib.error.URLError as error:
         raise ConfigError(f"{url} cannot be reached ({error.reason}); is it serving?") from None
+    except ValueError:
+        raise ConfigError(f"{url} answered no JSON; is it a System One server?") from None
+
+
+def _reason(body: bytes) -> str:
+    """What a refusal says, line by line; as it is where it is not System One's."""
+    text = body.decode(errors="replace")
+    try:
+        detail = json.loads(text)["detail"]
+        if isinstance(detail, dict):
+            return str(detail["message"])
+        return "\n".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in detail)
+    except (ValueError, KeyError, TypeError):
+        return text
 
 
 def _text(response: dict[str, Any]) -> str:

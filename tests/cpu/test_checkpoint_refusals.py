@@ -447,7 +447,7 @@ def test_missing_files(originals: dict[Layout, Path], copy: Callable[[Layout], P
 
 
 def test_layout_is_told_by_files(copy: Callable[[Layout], Path], tmp_path: Path) -> None:
-    refused(tmp_path / "absent", "not a folder")
+    refused(tmp_path / "absent", "there is no such model folder")
     empty = tmp_path / "empty"
     empty.mkdir()
     refused(empty, "no known layout; known layouts: ")
