@@ -75,6 +75,7 @@ def _scan(
             N = tl.load(inverse_ptr + square_at)
             V = tl.dot(N, X.to(kind), X * beta[:, None])
             pair = tl.load(pair_ptr + square_at)
+            # Before q · terms: V must not take their place (docs/gpu.md, a compiler's fault).
             out = tl.dot(pair, V.to(kind))
             out += sum_terms(tl.dot(q, terms)) * (grown * scale)[:, None]
             row = tl.load(chunk_rows_ptr + chunk * 64 + i)
