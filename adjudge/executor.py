@@ -20,6 +20,7 @@ from adjudge.forest import CHUNK, Forest
 from adjudge.heads import Heads
 from adjudge.layout import Layout, layout
 from adjudge.models.qwen3_5 import Qwen3_5
+from adjudge.ops.attention import SLOTS
 from adjudge.ops.linear import LinearPlan
 from adjudge.state import Carry, States
 
@@ -47,9 +48,9 @@ class Counters:
 class Executor:
     """A model and its heads on a device.
 
-    height: most queries of an attention tile there; graphs: captured passes, on a GPU;
-    adapter: what became of the checkpoint's adapter; states: kept for later passes, if there is
-    room for any; findings: what the self-check said at load, ready to be shown.
+    height: most queries of an attention tile, on a GPU all that a chunk has; graphs: captured
+    passes, on a GPU; adapter: what became of the checkpoint's adapter; states: kept for later
+    passes, if there is room for any; findings: what the self-check said at load, ready to be shown.
     """
 
     model: Qwen3_5
@@ -88,7 +89,7 @@ class Executor:
             if planned is not None:
                 memory.reserve(planned, device, model.beside)
             heads = Heads.of(checkpoint, device=device.torch_device, dtype=device.dtype)
-            height = tile_height(device)
+            height = CHUNK if device.is_cuda else SLOTS
             made = cls(model, heads, device, height, config, checkpoint.weights.adapter_use)
             if config.prefix_cache_mib:
                 made.states = States(
@@ -179,10 +180,3 @@ class Executor:
         del self.model, self.heads
         if self.device.is_cuda:
             torch.cuda.empty_cache()
-
-
-def tile_height(device: Device) -> int:
-    """Most queries of an attention tile: on a GPU all that a chunk has."""
-    from adjudge.ops.attention import SLOTS
-
-    return CHUNK if device.is_cuda else SLOTS
