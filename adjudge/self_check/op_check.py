@@ -5,7 +5,7 @@ Comparing bits of one kernel with its own cannot see a compiler that makes it wr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from adjudge.ops.attention import SLOTS, tree_attention
 from adjudge.ops.delta import gated_delta
 from adjudge.ops.tables import Tables
 from adjudge.self_check.check_row import CheckRow
+from adjudge.self_check.pass_check import company
 
 if TYPE_CHECKING:
     from adjudge.executor import Executor
@@ -53,38 +54,20 @@ def ops(executor: Executor) -> Iterator[CheckRow]:
     """
     if not executor.device.is_cuda:
         return
-    alone, shared = _both(executor, _prompts()[:1]), _both(executor, _prompts())
-    unknown = (0,) * len(shared[0].level_runs)
-    captured = (replace(shared[0], level_runs=unknown), shared[1])
-    launches = {"one prompt": alone, "together": shared, "as captured": captured}
+    dtype, prompts = executor.device.dtype, company(0, 1000)
+    shared, reference = _both(executor, prompts)
     if (mixer := _delta_mixer(executor)) is not None:
-        delta = partial(_delta, mixer)
-        for name, forests in launches.items():
-            yield _compared(f"delta rule, {name}", *_of_both(delta, executor, forests))
-    yield _compared("attention", *_of_both(_attention, executor, shared))
-    yield _compared("attention, read out", *_of_both(_readout_attention, executor, shared))
-
-
-def _of_both(
-    op: Callable[[Executor, Tables, torch.dtype], Tensor],
-    executor: Executor,
-    forests: tuple[Tables, Tables],
-) -> tuple[Tensor, Tensor]:
-    """The op's kernels in the executor's dtype, and its reference in FP32."""
-    tables, reference = forests
-    return op(executor, tables, executor.device.dtype), op(executor, reference, torch.float32)
-
-
-def _prompts() -> list[np.ndarray]:
-    """One long prompt, forks inside and at the end of a chunk, and roots of their own."""
-    rng = np.random.default_rng(0)
-
-    def ids(count: int) -> np.ndarray:
-        return rng.integers(0, 1000, count).astype(np.int32)
-
-    state = ids(150)
-    tails = [np.concatenate([state, ids(count)]) for count in (5, 3, 70)]
-    return [state, *tails, np.concatenate([state[:128], ids(20)]), ids(40), ids(1)]
+        delta = partial(_delta, mixer, executor)
+        alone, alone_reference = _both(executor, prompts[:1])
+        expected = delta(alone_reference, torch.float32)
+        yield _compared("delta rule, one prompt", delta(alone, dtype), expected)
+        expected = delta(reference, torch.float32)
+        yield _compared("delta rule, together", delta(shared, dtype), expected)
+        captured = replace(shared, level_runs=(0,) * len(shared.level_runs))
+        yield _compared("delta rule, as captured", delta(captured, dtype), expected)
+    for name, read_out in (("attention", False), ("attention, read out", True)):
+        attention = partial(_attention, executor, read_out=read_out)
+        yield _compared(name, attention(shared, dtype), attention(reference, torch.float32))
 
 
 def _both(executor: Executor, prompts: Sequence[np.ndarray]) -> tuple[Tables, Tables]:
@@ -119,32 +102,20 @@ def _delta(mixer: GatedDelta, executor: Executor, tables: Tables, dtype: torch.d
     )
 
 
-def _attention(executor: Executor, tables: Tables, dtype: torch.dtype) -> Tensor:
-    q_RND, gate_RND, k_RKD, v_RKD = _attended(executor, tables, dtype)
-    scale = q_RND.shape[2] ** -0.5
-    return tree_attention(q_RND, k_RKD, v_RKD, gate_RND, tables, tables.tiles, scale=scale)
-
-
-def _readout_attention(executor: Executor, tables: Tables, dtype: torch.dtype) -> Tensor:
-    """As the last layer has it: its tiles of one query are a kernel of their own."""
-    q_RND, gate_RND, k_RKD, v_RKD = _attended(executor, tables, dtype)
-    q_QND, gate_QND = (x[tables.readout_rows_Q.long()] for x in (q_RND, gate_RND))
-    scale = q_RND.shape[2] ** -0.5
-    return tree_attention(q_QND, k_RKD, v_RKD, gate_QND, tables, tables.readout_tiles, scale=scale)
-
-
-def _attended(
-    executor: Executor, tables: Tables, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Queries, their gates, keys, values."""
+def _attention(executor: Executor, tables: Tables, dtype: torch.dtype, *, read_out: bool) -> Tensor:
+    """read_out: as the last layer has it, whose tiles of one query are a kernel of their own."""
     config = executor.model.config
     N, K, D = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     rows_RX = _normal(executor, tables, (2 * N + 2 * K) * D).to(dtype)
-    q_RND, gate_RND, k_RKD, v_RKD = (
+    q, gate, k_RKD, v_RKD = (
         part.unflatten(1, (-1, D)).contiguous()
         for part in rows_RX.split([N * D, N * D, K * D, K * D], dim=1)
     )
-    return q_RND, gate_RND, k_RKD, v_RKD
+    tiles = tables.tiles
+    if read_out:
+        q, gate = (x.index_select(0, tables.readout_rows_Q) for x in (q, gate))
+        tiles = tables.readout_tiles
+    return tree_attention(q, k_RKD, v_RKD, gate, tables, tiles, scale=D**-0.5)
 
 
 def _normal(executor: Executor, tables: Tables, width: int) -> Tensor:
