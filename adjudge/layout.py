@@ -27,7 +27,8 @@ ALIGNED = 4
 meet one alignment and are compiled once."""
 
 FEWEST_READOUTS = 32
-"""Rows of a captured pass's last layer: with fewer its products would be padded one by one."""
+"""Rows of a captured pass's last layer, ops.linear.FEWEST_ROWS: with fewer its products would be
+padded one by one."""
 
 CROSSOVER = 1536 * 216_000_000
 """Rows times weights of a layer above which launches hide behind the GPU, so that a graph gains

@@ -17,9 +17,10 @@ from adjudge.config import EngineConfig
 from adjudge.device import Device
 from adjudge.device_tables import to_device
 from adjudge.errors import DeviceError
-from adjudge.forest import plan
-from adjudge.layout import ladder, layout
+from adjudge.forest import CHUNK, plan
+from adjudge.layout import ladder, layout, padding
 from adjudge.models.qwen3_5 import Qwen3_5
+from adjudge.ops import linear
 from adjudge.ops.beside import Beside
 from tests.small_models import CPU, LIKE_9B, LIKE_27B, ours
 
@@ -159,3 +160,9 @@ def test_memory_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DeviceError, match="something else has taken them"):
         memory.reserve(made, Device(CPU, torch.bfloat16), Beside.on(CPU))
     assert asked == [made.activations + made.chunks]
+
+
+def test_a_captured_pass_pads_no_product_of_its_last_layer() -> None:
+    for bucket in ladder(16_384, GEOMETRIES["9b"].layer_weights):
+        (num_readouts,) = padding(bucket, CHUNK)[0].of["readout_rows_Q"][1]
+        assert num_readouts >= linear.FEWEST_ROWS
