@@ -209,12 +209,13 @@ def ladder(most_rows: int, layer_weights: int) -> tuple[Bucket, ...]:
 
     Of each size one pair for a few prompts, with one level and with two, and one pair with room
     for a candidate to every 32 rows and 16 more, with two levels and with three. An empty chunk
-    costs a little of every mixer; what fits none of them runs without a bucket.
+    costs a little of every mixer; what fits none of them runs without a bucket. Sizes are those
+    after which products take a step, as docs/gpu.md has them.
     """
     most_rows = min(most_rows, max(FEWEST_ROWS, CROSSOVER // layer_weights))
     sizes = [
-        32, *range(64, 257, 16), *range(320, 641, 64), 768, 896, 1024, 1280, 1536,
-        *range(1792, 4097, 256), *range(4608, 8193, 512),
+        32, *range(64, 225, 16), 256, 288, 320, 384, 416, 480, 512, 576, 640, 768, 800, 896, 1024,
+        1152, 1280, 1408, 1536, *range(1792, 4097, 256), *range(4608, 8193, 512),
     ]  # fmt: skip
     return tuple(
         Bucket(rows, chunks, rows // CHUNK + 1, levels)
