@@ -4,7 +4,9 @@ A tile holds new rows of one chunk, each with all query heads of one key head; a
 LANES of these (row, head) pairs, whichever row they begin and end in. Key blocks are the path's
 chunks: always the same 64 logical positions, so the online softmax meets the same blocks in the
 same order for a branch as for its prompt alone; a block that is masked for a whole row changes
-nothing of that row (its weights are exactly 0, its rescaling exactly 1).
+nothing of that row (its weights are exactly 0, its rescaling exactly 1). The tile's own chunk is a
+turn of the loop like any other: with a block after the loop the assembler lets every tensor-core
+product wait for the one before.
 """
 
 from __future__ import annotations
@@ -16,42 +18,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from adjudge.ops.launch import first_that_fits
+from adjudge.ops.launch import first_that_fits, num_multiprocessors
 from adjudge.ops.refusal import check_groups, check_sizes
 from adjudge.ops.tables import CHUNK
 
-CHOICES = ((128, 3), (64, 3), (64, 2), (64, 1))
-"""(Lanes, key blocks in shared memory) of a program, the first that fits. A warp has 16 lanes in
-all of them, so that the sums over keys, and their bits, are the same."""
+WIDE = (128, 3)
+NARROW = ((64, 3), (64, 2), (64, 1))
+"""(Lanes, key blocks in shared memory) of a program; the first that fits. A warp has 16 lanes in
+all of them, so that the sums over keys, and their bits, are the same. Narrow ones are faster while
+all of them run at once, wide ones read keys half as often."""
+AT_ONCE = 2
+"""Narrow programs for every multiprocessor up to which they are taken; of a captured pass about
+half do nothing."""
 LOG2_E = math.log2(math.e)
-
-
-@triton.jit
-def _block(
-    q, highest, total, acc, k_ptr, v_ptr, rows_ptr, block, kv_head, v_stride, scale, visible_to,
-    NUM_K: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr, LAST: tl.constexpr,
-):  # fmt: skip
-    """One key block of the online softmax, base 2. Only the tile's own chunk needs masks."""
-    offset = tl.arange(0, BLOCK_N)
-    column = tl.arange(0, D)
-    row = tl.load(rows_ptr + block * BLOCK_N + offset).to(tl.int64)
-    k_at = (row * NUM_K + kv_head)[:, None] * D + column[None, :]
-    v_at = row[:, None] * v_stride + kv_head * D + column[None, :]
-    if LAST:
-        k = tl.load(k_ptr + k_at, mask=(row >= 0)[:, None], other=0.0)
-        v = tl.load(v_ptr + v_at, mask=(row >= 0)[:, None], other=0.0)
-    else:
-        k = tl.load(k_ptr + k_at)
-        v = tl.load(v_ptr + v_at)
-    logits = tl.dot(q, tl.trans(k)) * scale
-    if LAST:
-        logits = tl.where(offset[None, :] <= visible_to[:, None], logits, float("-inf"))
-    raised = tl.maximum(highest, tl.max(logits, 1))
-    weights = tl.exp2(logits - raised[:, None])
-    shrink = tl.exp2(highest - raised)
-    total = total * shrink + tl.sum(weights, 1)
-    acc = tl.dot(weights.to(v.dtype), v, acc * shrink[:, None])
-    return raised, total, acc
 
 
 @triton.jit(do_not_specialize=["path_stride"])
@@ -83,19 +62,27 @@ def _tree_attention(
     highest = tl.full([LANES], float("-inf"), tl.float32)
     total = tl.zeros([LANES], tl.float32)
     acc = tl.zeros([LANES, D], tl.float32)
-    visible_to = position % BLOCK_N + index
+    offset = tl.arange(0, BLOCK_N)
     chunk = tl.load(tile_chunk_ptr + tile).to(tl.int64)
     path = path_chunks_ptr + chunk * path_stride
-    for window in range(0, position // BLOCK_N):
+    # In place of rows that the chunk lacks: one that every query of the tile sees.
+    spare = tl.load(chunk_rows_ptr + chunk * BLOCK_N)
+    last = position // BLOCK_N
+    for window in range(0, last + 1):
         block = tl.load(path + window).to(tl.int64)
-        highest, total, acc = _block(
-            q, highest, total, acc, k_ptr, v_ptr, chunk_rows_ptr, block, kv_head, v_stride, scale,
-            visible_to, NUM_K, D, BLOCK_N, False,
-        )  # fmt: skip
-    highest, total, acc = _block(
-        q, highest, total, acc, k_ptr, v_ptr, chunk_rows_ptr, chunk, kv_head, v_stride, scale,
-        visible_to, NUM_K, D, BLOCK_N, True,
-    )  # fmt: skip
+        row = tl.load(chunk_rows_ptr + block * BLOCK_N + offset)
+        row = tl.where(row < 0, spare, row).to(tl.int64)
+        k = tl.load(k_ptr + (row * NUM_K + kv_head)[:, None] * D + column[None, :])
+        v = tl.load(v_ptr + row[:, None] * v_stride + kv_head * D + column[None, :])
+        logits = tl.dot(q, tl.trans(k))
+        visible_to = tl.where(window == last, position % BLOCK_N + index, BLOCK_N)
+        logits = tl.where(offset[None, :] <= visible_to[:, None], logits, float("-inf"))
+        raised = tl.maximum(highest, tl.max(logits, 1) * scale)
+        weights = tl.exp2(logits * scale - raised[:, None])
+        shrink = tl.exp2(highest - raised)
+        total = total * shrink + tl.sum(weights, 1)
+        acc = tl.dot(weights.to(v.dtype), v, acc * shrink[:, None])
+        highest = raised
 
     kind = out_ptr.dtype.element_ty
     out = (acc / total[:, None]).to(kind).to(tl.float32)
@@ -131,5 +118,10 @@ def tree_attention(
             parts, CHUNK, num_warps=lanes // 16, num_stages=stages,
         )  # fmt: skip
 
-    first_that_fits(("attention", head_dim), q_QND, CHOICES, attend)
+    def programs(lanes: int) -> int:
+        return len(query_M) * triton.cdiv(pairs, lanes) * num_kv_heads
+
+    most = max(programs(128), AT_ONCE * num_multiprocessors(q_QND))
+    choices = NARROW if programs(64) <= most else (WIDE, *NARROW)
+    first_that_fits(("attention", head_dim, choices), q_QND, choices, attend)
     return out_QND

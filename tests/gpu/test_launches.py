@@ -40,8 +40,9 @@ def test_attention(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     from adjudge.ops import launch, triton_attention
 
     expected = hidden(executor)
-    for choice in triton_attention.CHOICES:
-        monkeypatch.setattr(triton_attention, "CHOICES", (choice,))
+    for choice in (triton_attention.WIDE, *triton_attention.NARROW):
+        monkeypatch.setattr(triton_attention, "WIDE", choice)
+        monkeypatch.setattr(triton_attention, "NARROW", (choice,))
         monkeypatch.setattr(launch, "_found", {})
         assert torch.equal(hidden(executor), expected), choice
 
@@ -63,8 +64,8 @@ def test_delta_rule(
 
 @pytest.mark.parametrize("fewest", [0, 1 << 30])
 def test_convolution(executor: Executor, fewest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from adjudge.ops import triton_chunks
+    from adjudge.ops import triton_conv
 
     expected = hidden(executor)
-    monkeypatch.setattr(triton_chunks, "MANY_CHUNKS", fewest)
+    monkeypatch.setattr(triton_conv, "MANY_CHUNKS", fewest)
     assert torch.equal(hidden(executor), expected)
