@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from adjudge.executor import Executor
     from adjudge.state import States
 
+UNUSED_CHUNKS = 64
+"""Of the padded pass: enough that kernels which go by sizes take the launches of large passes."""
+
 
 def passes(executor: Executor, seeds: Sequence[int]) -> Iterator[CheckRow]:
     """Prompts in company against each prompt alone, eagerly; then the same padded, replayed, and on
@@ -33,7 +36,7 @@ def passes(executor: Executor, seeds: Sequence[int]) -> Iterator[CheckRow]:
         yield _compared("reversed", _hidden(executor, plan(prompts[::-1])), alone[::-1])
         bucket = Bucket(
             forest.num_rows + 37,
-            forest.num_chunks + 5,
+            forest.num_chunks + UNUSED_CHUNKS,
             forest.path_chunks.shape[1] + 2,
             forest.num_levels,
         )
