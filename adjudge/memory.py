@@ -124,16 +124,17 @@ def _weights(model: TextConfig, item_bytes: int) -> int:
 
 
 def _activations(model: TextConfig, rows: int, item_bytes: int) -> int:
-    """A layer's most: residual, normed row and last delta (3 H), and the widest of its parts."""
+    """A layer's most: residual, normed row, a product that deltas are added to before the residual
+    takes it (3 H), and the widest of its parts."""
     hidden, head = model.hidden_size, model.head_dim
     heads, keys = model.num_attention_heads, model.num_key_value_heads
     widest = max(
         # gate | up and their product
         3 * model.intermediate_size,
-        # q | k | v | z | b | a, the rule's output, that gated, and the mixer's delta
-        model.conv_channels + 3 * model.value_width + 2 * model.linear_num_value_heads + hidden,
-        # queries and gates | keys | values; turned queries and keys; output; the mixer's delta
-        (4 * heads + 3 * keys) * head + hidden,
+        # q | k | v | z | b | a, the rule's output, and that gated
+        model.conv_channels + 3 * model.value_width + 2 * model.linear_num_value_heads,
+        # queries and gates | keys | values; turned queries and keys; output
+        (4 * heads + 3 * keys) * head,
     )
     return rows * ((3 * hidden + widest) * item_bytes + TABLE_BYTES)
 

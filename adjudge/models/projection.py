@@ -14,7 +14,7 @@ from torch import Tensor
 from adjudge.checkpoint.contents import WeightSource
 from adjudge.errors import CheckpointError
 from adjudge.ops.cpu_products import packed
-from adjudge.ops.linear import AS_IT_IS, LinearPlan, add_lora, linear
+from adjudge.ops.linear import AS_IT_IS, LinearPlan, add_linear, add_lora, linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,13 @@ class Projection:
         for d in self.deltas:
             add_lora(y_RN[:, d.start : d.stop], x_RK, d.a_LK, d.b_NL, scale=d.scale, plan=plan)
         return y_RN
+
+    def add_to(self, y_RN: Tensor, x_RK: Tensor, plan: LinearPlan = AS_IT_IS) -> None:
+        """y ← y + what a call gives, in place. y_RN: contiguous."""
+        if self.deltas:
+            y_RN.add_(self(x_RK, plan))
+        else:
+            add_linear(y_RN, x_RK, self.weight_NK, plan)
 
     def factors(self) -> Iterator[Tensor]:
         """Every matrix that rows are multiplied with: the weight, then each delta's two."""

@@ -6,8 +6,8 @@ Three of four mixers are gated delta layers, the fourth is full attention. One r
 token; only the mixers look at a row's ancestors, through the forest's tables. After the last
 mixer's keys and values nothing is computed but the rows that are read out.
 
-Legend: R rows, Q readout rows, H hidden size, X projected width, N query heads, K key heads,
-V value heads, D head dimension, P positions, F rotary frequencies.
+Legend: R rows, Q readout rows, H hidden size, X projected width, I inner width of the MLP,
+N query heads, K key heads, V value heads, D head dimension, P positions, F rotary frequencies.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from adjudge.ops.cpu_products import fast_products
 from adjudge.ops.delta import gated_delta
 from adjudge.ops.host_memory import keep_freed_memory
 from adjudge.ops.linear import AS_IT_IS, LinearPlan, agreeing_blocks
-from adjudge.ops.norm import add_rms_norm, gated_rms_norm
+from adjudge.ops.norm import gated_rms_norm, rms_norm
 from adjudge.ops.rotary import qk_norm_rope
 from adjudge.ops.tables import Tables
 
@@ -109,22 +109,22 @@ class Qwen3_5:  # noqa: N801
         """
         eps = self.config.rms_norm_eps
         x_RH = functional.embedding(tables.token_ids_R, self.embed_VH)
-        delta_RH = None
         for index, layer in enumerate(self.layers):
-            last = layer is self.layers[-1]
+            mixer, last = layer.mixer, layer is self.layers[-1]
             part = None if carry is None else carry[index]
-            x_RH, normed_RH = add_rms_norm(x_RH, delta_RH, layer.norm1_H, eps=eps)
-            if isinstance(layer.mixer, Attention):
-                delta_RH = self.attention(layer.mixer, normed_RH, tables, part, only_readout=last)
-            else:
-                delta_RH = self.gated_delta(layer.mixer, normed_RH, tables, part, only_readout=last)
+            normed_RH = rms_norm(x_RH, layer.norm1_H, eps=eps)
             if last:
                 x_RH = x_RH.index_select(0, tables.readout_rows_Q)
-            x_RH, normed_RH = add_rms_norm(x_RH, delta_RH, layer.norm2_H, eps=eps)
-            delta_RH = layer.down(
-                silu_mul(layer.gate_up(normed_RH, self.linear_plan)), self.linear_plan
-            )
-        return add_rms_norm(x_RH, delta_RH, self.norm_H, eps=eps)[1]
+            if isinstance(mixer, Attention):
+                mixed_RX = self.attention(mixer, normed_RH, tables, part, only_readout=last)
+                mixer.o_proj.add_to(x_RH, mixed_RX, self.linear_plan)
+            else:
+                mixed_RX = self.gated_delta(mixer, normed_RH, tables, part, only_readout=last)
+                mixer.out_proj.add_to(x_RH, mixed_RX, self.linear_plan)
+            normed_RH = rms_norm(x_RH, layer.norm2_H, eps=eps)
+            inner_RI = silu_mul(layer.gate_up(normed_RH, self.linear_plan))
+            layer.down.add_to(x_RH, inner_RI, self.linear_plan)
+        return rms_norm(x_RH, self.norm_H, eps=eps)
 
     @property
     def query_width(self) -> int:
@@ -186,7 +186,7 @@ class Qwen3_5:  # noqa: N801
         *,
         only_readout: bool,
     ) -> Tensor:
-        """[R or Q, H]."""
+        """[R or Q, V·D]: what out_proj takes."""
         config = self.config
         beside = self.beside.pays(len(x_RH))
         if beside:
@@ -221,7 +221,7 @@ class Qwen3_5:  # noqa: N801
             o_RVD = o_RVD.index_select(0, tables.readout_rows_Q)
             z_RX = z_RX.index_select(0, tables.readout_rows_Q)
         gated_RVD = gated_rms_norm(o_RVD, z_RX, mixer.norm_D, eps=config.rms_norm_eps)
-        return mixer.out_proj(gated_RVD.flatten(1), self.linear_plan)
+        return gated_RVD.flatten(1)
 
     def attention(
         self,
@@ -232,7 +232,7 @@ class Qwen3_5:  # noqa: N801
         *,
         only_readout: bool,
     ) -> Tensor:
-        """[R or Q, H]."""
+        """[R or Q, N·D]: what o_proj takes."""
         config = self.config
         N, K, D = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         positions_3R = tables.positions_3R
@@ -255,7 +255,7 @@ class Qwen3_5:  # noqa: N801
             k_RKD, v_RKD = part.join_keys(k_RKD, v_RKD)
         gate_QND = queries_QX[:, : 2 * N * D].unflatten(1, (N, 2 * D))[..., D:]
         o_QND = tree_attention(q_QND, k_RKD, v_RKD, gate_QND, tables, tiles, scale=D**-0.5)
-        return mixer.o_proj(o_QND.flatten(1), self.linear_plan)
+        return o_QND.flatten(1)
 
     def rotate(
         self, mixer: Attention, x_RX: Tensor, positions_3R: Tensor, num_heads: int, num_kv: int

@@ -71,6 +71,20 @@ def linear(x_RK: Tensor, weight_NK: Tensor, plan: LinearPlan = AS_IT_IS) -> Tens
     return out_RN
 
 
+def add_linear(y_RN: Tensor, x_RK: Tensor, weight_NK: Tensor, plan: LinearPlan = AS_IT_IS) -> None:
+    """y ← y + x · weightᵀ in place, the product rounded and then the sum. y_RN: contiguous.
+
+    On a GPU the addition is the library's epilogue, and what it rounds is the library's choice.
+    """
+    if not x_RK.is_cuda or tuple(weight_NK.shape) in plan.own:
+        y_RN.add_(linear(x_RK, weight_NK, plan))
+    elif (missing := FEWEST_ROWS - x_RK.shape[0]) <= 0:
+        y_RN.addmm_(x_RK, weight_NK.t())
+    else:
+        x_RK, padded_RN = (functional.pad(rows, (0, 0, 0, missing)) for rows in (x_RK, y_RN))
+        y_RN.copy_(padded_RN.addmm_(x_RK, weight_NK.t())[: len(y_RN)])
+
+
 def agreeing_blocks(weights_NK: list[Tensor]) -> tuple[int, ...]:
     """The sizes of ROW_BLOCKS with which this machine gives every row the same bits.
 

@@ -1,4 +1,4 @@
-"""RMSNorm with its residual addition, and RMSNorm with a SiLU gate.
+"""RMSNorm, and RMSNorm with a SiLU gate.
 
 Legend: R rows, H hidden, V value heads, D dimension of a head.
 """
@@ -14,22 +14,13 @@ BLOCK = 128
 """Rows that a CPU takes at once."""
 
 
-def add_rms_norm(
-    x_RH: Tensor, delta_RH: Tensor | None, weight_H: Tensor, *, eps: float
-) -> tuple[Tensor, Tensor]:
-    """sum = x + delta, rounded; normed = sum · rsqrt(mean(sum²) + eps) · (1 + weight), rounded.
-
-    All tensors have one dtype; arithmetic is FP32. Without a delta the sum is `x_RH` itself.
-    Returns (sum_RH, normed_RH).
-    """
+def rms_norm(x_RH: Tensor, weight_H: Tensor, *, eps: float) -> Tensor:
+    """[R, H] of x · rsqrt(mean(x²) + eps) · (1 + weight), in FP32 and rounded once."""
     if x_RH.is_cuda:
         from adjudge.ops import triton_rows
 
-        return triton_rows.add_rms_norm(x_RH, delta_RH, weight_H, eps=eps)
-    sum_RH = x_RH if delta_RH is None else x_RH + delta_RH
-    scale_H = weight_H.float() + 1.0
-    normed_RH = _unit(sum_RH.float(), eps).mul_(scale_H)
-    return sum_RH, normed_RH.to(x_RH.dtype)
+        return triton_rows.rms_norm(x_RH, weight_H, eps=eps)
+    return _unit(x_RH.float(), eps).mul_(weight_H.float() + 1.0).to(x_RH.dtype)
 
 
 def gated_rms_norm(o_RVD: Tensor, z_RX: Tensor, weight_D: Tensor, *, eps: float) -> Tensor:

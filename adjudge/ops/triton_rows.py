@@ -1,4 +1,4 @@
-"""Triton kernels on single rows: add + RMSNorm, gated RMSNorm, SiLU·mul, q/k norm + rotary.
+"""Triton kernels on single rows: RMSNorm, gated RMSNorm, SiLU·mul, q/k norm + rotary.
 
 A row (or one head of it) is reduced by one program in one fixed shape, so its bits never depend on
 how many rows there are. Contracts and rounding points: the references beside this file.
@@ -13,37 +13,23 @@ from torch import Tensor
 
 
 @triton.jit
-def _add_rms_norm(
-    x_ptr, delta_ptr, weight_ptr, sum_ptr, normed_ptr, eps, H: tl.constexpr, BLOCK: tl.constexpr,
-    HAS_DELTA: tl.constexpr,
-):  # fmt: skip
+def _rms_norm(x_ptr, weight_ptr, out_ptr, eps, H: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * H
     column = tl.arange(0, BLOCK)
     mask = column < H
-    x = tl.load(x_ptr + row + column, mask=mask, other=0.0)
-    if HAS_DELTA:
-        delta = tl.load(delta_ptr + row + column, mask=mask, other=0.0)
-        x = (x.to(tl.float32) + delta.to(tl.float32)).to(x.dtype)
-        tl.store(sum_ptr + row + column, x, mask=mask)
-    x = x.to(tl.float32)
+    x = tl.load(x_ptr + row + column, mask=mask, other=0.0).to(tl.float32)
     scale = 1.0 / tl.sqrt_rn(tl.sum(x * x, 0) / H + eps)
     weight = tl.load(weight_ptr + column, mask=mask, other=0.0).to(tl.float32)
     normed = x * scale * (1.0 + weight)
-    tl.store(normed_ptr + row + column, normed.to(normed_ptr.dtype.element_ty), mask=mask)
+    tl.store(out_ptr + row + column, normed.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def add_rms_norm(
-    x_RH: Tensor, delta_RH: Tensor | None, weight_H: Tensor, *, eps: float
-) -> tuple[Tensor, Tensor]:
-    """See norm.add_rms_norm. Contiguous inputs; without a delta the sum is `x_RH` itself."""
+def rms_norm(x_RH: Tensor, weight_H: Tensor, *, eps: float) -> Tensor:
+    """See norm.rms_norm. Contiguous inputs."""
     R, H = x_RH.shape
-    sum_RH = x_RH if delta_RH is None else torch.empty_like(x_RH)
-    normed_RH = torch.empty_like(x_RH)
-    _add_rms_norm[(R,)](
-        x_RH, delta_RH, weight_H, sum_RH, normed_RH, eps, H, triton.next_power_of_2(H),
-        delta_RH is not None, num_warps=8,
-    )  # fmt: skip
-    return sum_RH, normed_RH
+    out_RH = torch.empty_like(x_RH)
+    _rms_norm[(R,)](x_RH, weight_H, out_RH, eps, H, triton.next_power_of_2(H), num_warps=8)
+    return out_RH
 
 
 @triton.jit

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from adjudge.ops.cpu_products import fast_products
-from adjudge.ops.linear import LinearPlan, add_lora, linear
+from adjudge.ops.linear import LinearPlan, add_linear, add_lora, linear
 from adjudge.self_check.check_row import CheckRow
 
 if TYPE_CHECKING:
@@ -52,8 +52,10 @@ def deltas(executor: Executor, row_counts: Sequence[int]) -> Iterator[CheckRow]:
 def _product_differs(
     weights_NK: Sequence[Tensor], used: LinearPlan, row_counts: Sequence[int]
 ) -> list[int]:
+    """As it is and added to rows: where a model adds a product, its library may run another."""
     whole_NK, *parts_NK = weights_NK
     x_RK = _normal(max(row_counts), whole_NK.shape[1], 0, like=whole_NK)
+    y_RN = _normal(max(row_counts), whole_NK.shape[0], 1, like=whole_NK)
 
     def whole(count: int) -> Tensor:
         return linear(x_RK[:count].clone(), whole_NK, used)
@@ -61,7 +63,14 @@ def _product_differs(
     def in_parts(count: int) -> Tensor:
         return torch.cat([linear(x_RK[:count].clone(), part, used) for part in parts_NK], 1)
 
-    return _differing((whole, in_parts) if parts_NK else (whole,), row_counts)
+    def added(count: int) -> Tensor:
+        sum_RN = y_RN[:count].clone()
+        add_linear(sum_RN, x_RK[:count].clone(), whole_NK, used)
+        return sum_RN
+
+    ways = (whole, in_parts) if parts_NK else (whole,)
+    alone, in_sums = _differing(ways, row_counts), _differing((added,), row_counts)
+    return sorted({*alone, *in_sums})
 
 
 def _delta_differs(executor: Executor, delta: Delta, row_counts: Sequence[int]) -> list[int]:

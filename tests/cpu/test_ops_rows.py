@@ -28,28 +28,14 @@ def assert_rows_stand_alone(run: Callable[[slice], Tensor], num_rows: int) -> No
 
 
 @dtypes
-def test_add_rms_norm(dtype: torch.dtype) -> None:
-    x, delta = normal(150, 96, dtype=dtype), normal(150, 96, seed=1, dtype=dtype)
-    weight = normal(96, seed=2, dtype=dtype) * 0.1
-    total, normed = norm.add_rms_norm(x, delta, weight, eps=EPS)
-    assert total.equal(x + delta)
-    exact = total.double()
+def test_rms_norm(dtype: torch.dtype) -> None:
+    x, weight = normal(150, 96, dtype=dtype), normal(96, seed=2, dtype=dtype) * 0.1
+    normed = norm.rms_norm(x, weight, eps=EPS)
+    exact = x.double()
     exact = exact * (exact.square().mean(-1, keepdim=True) + EPS).rsqrt() * (1 + weight.double())
     assert distance(normed, exact.to(dtype)) < (1e-3 if dtype == torch.bfloat16 else 1e-6)
     assert normed.dtype == dtype
-    for part in (0, 1):
-        assert_rows_stand_alone(
-            lambda s, part=part: norm.add_rms_norm(x[s], delta[s], weight, eps=EPS)[part], 150
-        )
-
-
-def test_add_rms_norm_without_a_delta_keeps_its_input() -> None:
-    x, weight = normal(5, 32), normal(32)
-    before = x.clone()
-    total, normed = norm.add_rms_norm(x, None, weight, eps=EPS)
-    assert total is x
-    assert x.equal(before)
-    assert not normed.equal(x)
+    assert_rows_stand_alone(lambda s: norm.rms_norm(x[s], weight, eps=EPS), 150)
 
 
 @dtypes
@@ -128,6 +114,19 @@ def test_linear_rows_stand_alone(dtype: torch.dtype, K: int, N: int, pack: bool)
             assert part.equal(whole[:count]), count
             tail = linear.linear(x[1100 - count :], weight, plan)
             assert tail.equal(whole[1100 - count :]), count
+
+
+@dtypes
+def test_a_product_that_is_added(dtype: torch.dtype) -> None:
+    """To the rows that are given, each step rounded; a row alone has its bits among all."""
+    x, weight = normal(100, 64, dtype=dtype), normal(48, 64, seed=1, dtype=dtype)
+    before = normal(100, 48, seed=2, dtype=dtype)
+    y = before.clone()
+    linear.add_linear(y, x, weight)
+    assert y.equal(before + linear.linear(x, weight))
+    one = before[7:8].clone()
+    linear.add_linear(one, x[7:8], weight)
+    assert one.equal(y[7:8])
 
 
 def test_blocks_that_disagree_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,6 +116,23 @@ def test_the_report_says_what_fell_back(executor: Executor, fickle: tuple[int, .
 
 
 @pytest.mark.usefixtures("as_a_gpu")
+def test_a_shape_that_fails_only_where_it_is_added_falls_too(
+    executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = tuple(executor.model.layers[0].down.weight_NK.shape)
+
+    def other(y: Tensor, x: Tensor, weight: Tensor, plan: linear.LinearPlan) -> None:
+        linear.add_linear(y, x, weight, plan)
+        if tuple(weight.shape) == shape and shape not in plan.own and len(x) == 1:
+            y.mul_(1 + 2**-20)
+
+    monkeypatch.setattr(product_check, "add_linear", other)
+    rows = list(product_check.products(executor, (1, 600)))
+    assert all(row.passed for row in rows)
+    assert [row.shape for row in rows if row.name == "Triton product"] == [f"{list(shape)}"]
+
+
+@pytest.mark.usefixtures("as_a_gpu")
 def test_a_weight_that_runs_whole_and_in_parts_falls_with_its_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -59,13 +59,8 @@ def close(found: Tensor, expected: Tensor) -> None:
 
 
 def test_rows() -> None:
-    x, residual, weight = normal(5, 96), normal(5, 96, seed=1), normal(96, seed=2)
-    for found, expected in zip(
-        triton_rows.add_rms_norm(x, residual, weight, eps=1e-6),
-        norm.add_rms_norm(x, residual, weight, eps=1e-6),
-        strict=True,
-    ):
-        close(found, expected)
+    x, weight = normal(5, 96), normal(96, seed=2)
+    close(triton_rows.rms_norm(x, weight, eps=1e-6), norm.rms_norm(x, weight, eps=1e-6))
     close(triton_rows.silu_mul(x), activation.silu_mul(x))
     o, z, scale = normal(5, 3, 32), normal(5, 100)[:, 4:], normal(32, seed=3)
     close(

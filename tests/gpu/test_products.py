@@ -16,7 +16,7 @@ from adjudge import graphs
 from adjudge.checkpoint import open_checkpoint, random_checkpoint
 from adjudge.config import EngineConfig
 from adjudge.executor import Executor
-from adjudge.ops.linear import LinearPlan, add_lora, linear
+from adjudge.ops.linear import LinearPlan, add_linear, add_lora, linear
 from adjudge.self_check import self_check
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -79,6 +79,29 @@ def test_products(executor: Executor, dtype: torch.dtype) -> None:
         same = float((whole == library).double().mean())
         bits = "cuBLASLt's bits" if same == 1.0 else f"{same:.2%} of values have cuBLASLt's bits"
         print(f"{shape} {dtype}: {bits}")  # noqa: T201
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["library", "own"])
+def test_products_that_are_added(executor: Executor, own: bool) -> None:
+    shapes = frozenset(tuple(w.shape) for w in weights_of(executor)) if own else frozenset()
+    used = LinearPlan(own=shapes)
+    for weight in weights_of(executor):
+        x = normal(ROWS, weight.shape[1], seed=0, dtype=torch.bfloat16)
+        y = normal(ROWS, weight.shape[0], seed=1, dtype=torch.bfloat16)
+
+        def added(part: slice, x=x, y=y, weight=weight) -> Tensor:  # type: ignore[no-untyped-def]
+            sums = y[part].clone()
+            add_linear(sums, x[part], weight, used)
+            return sums
+
+        poison()
+        whole, product = added(slice(ROWS)), x.double() @ weight.double().T
+        exact = y.double() + product
+        # The product rounded to BF16, the sum rounded, and FP32 sums of K terms.
+        terms = x.double().abs() @ weight.double().abs().T
+        most = 2**-8 * (product.abs() + exact.abs()) + x.shape[1] ** 0.5 * 2**-24 * terms
+        assert bool(((whole.double() - exact).abs() <= most).all())
+        assert_rows_stand_alone(added, whole, f"{list(weight.shape)}")
 
 
 @pytest.mark.parametrize("rank", RANKS)
