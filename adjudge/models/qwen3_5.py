@@ -51,7 +51,7 @@ IGNORED = {
 
 @dataclass(frozen=True, slots=True)
 class GatedDelta:
-    """in_proj: q | k | v | b | a | z."""
+    """in_proj: q | k | v | b | a | z; conv_C4: in memory one tap after the other."""
 
     in_proj: Projection
     conv_C4: Tensor
@@ -359,7 +359,7 @@ class Loader:
                 prefix, hidden, in_proj_qkv=channels, in_proj_b=values, in_proj_a=values,
                 in_proj_z=width,
             ),
-            conv_C4=conv.squeeze(1),
+            conv_C4=conv.squeeze(1).t().contiguous().t(),
             A_log_V=self.tensor(f"{prefix}A_log", values),
             dt_bias_V=self.tensor(f"{prefix}dt_bias", values),
             norm_D=self.tensor(f"{prefix}norm.weight", config.linear_value_head_dim),

@@ -1,9 +1,9 @@
 """All of the gated delta rule that needs no state, in Triton: every chunk on its own, in parallel.
 
-`_convolve` makes q, k and v of every chunk position (replayed ones again); `_prepare` the gates,
-the pair products and the inverse of a chunk and value head, by the formulas of triton_delta. The
-inverse solves 16 × 16 diagonal blocks row by row in FP32 and joins them with products of two terms
-each; no power of A is formed, so equal keys cannot make one explode.
+After `triton_conv` has made q, k and v, `_prepare` makes the gates, the pair products and the
+inverse of a chunk and value head, by the formulas of triton_delta. The inverse solves 16 × 16
+diagonal blocks row by row in FP32 and joins them with products of two terms each; no power of A is
+formed, so equal keys cannot make one explode.
 
 Legend: R rows, C chunks, T positions of a chunk (64), H key heads, V value heads, K key dimension,
 D value dimension.
@@ -19,10 +19,8 @@ import triton.language as tl
 from torch import Tensor
 
 from adjudge.ops.tables import CHUNK
+from adjudge.ops.triton_conv import convolve
 from adjudge.ops.triton_terms import product
-
-MANY_CHUNKS = 8
-"""Chunks from which `_convolve` has work enough for the whole device with 32 rows to a program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,49 +34,6 @@ class Chunks:
     inverse_CVTT: Tensor
     gate_CVT: Tensor
     beta_CVT: Tensor
-
-
-@triton.jit
-def _convolve(
-    x_ptr, weight_ptr, ancestors_ptr, chunk_rows_ptr, chunk_len_ptr, kq_ptr, v_ptr, x_stride,
-    HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
-):  # fmt: skip
-    """ROWS positions of one head: Σ_t x[row_t] · weight[channel, 3 − t], SiLU, unit q and k."""
-    if tl.load(chunk_len_ptr + tl.program_id(0) * ROWS // 64) == 0:
-        return
-    position = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    head = tl.program_id(1)
-    is_value = head >= 2 * HK
-    start = tl.where(is_value, 2 * HK * DK + (head - 2 * HK) * DV, head * DK)
-    column = tl.arange(0, BLOCK)
-    inside = column < tl.where(is_value, DV, DK)
-    channel = start + column
-    row = tl.load(chunk_rows_ptr + position)
-    used = row >= 0
-    ancestor = ancestors_ptr + tl.where(used, row, 0).to(tl.int64) * 3
-    total = tl.zeros([ROWS, BLOCK], tl.float32)
-    for back in tl.static_range(3, -1, -1):
-        if back == 0:
-            source = row
-        else:
-            source = tl.load(ancestor + (back - 1), mask=used, other=-1)
-        at = source.to(tl.int64)[:, None] * x_stride + channel[None, :]
-        x = tl.load(x_ptr + at, mask=(source >= 0)[:, None] & inside[None, :], other=0.0)
-        weight = tl.load(weight_ptr + channel * 4 + (3 - back), mask=inside, other=0.0)
-        total += x.to(tl.float32) * weight.to(tl.float32)[None, :]
-    kind = kq_ptr.dtype.element_ty
-    y = (total / (1.0 + tl.exp(-total))).to(kind)
-    chunk, i = position // 64, position % 64
-    if is_value:
-        at = ((chunk * HV + head - 2 * HK) * 64 + i)[:, None] * DV + column[None, :]
-        tl.store(v_ptr + at, y, mask=inside[None, :])
-    else:
-        y = y.to(tl.float32)
-        y = (y * (1.0 / tl.sqrt_rn(tl.sum(y * y, 1) + 1e-6))[:, None]).to(kind)
-        part = tl.where(head < HK, 64, 0)
-        at = ((chunk * HK + head % HK) * 128 + part + i)[:, None] * DK + column[None, :]
-        tl.store(kq_ptr + at, y, mask=inside[None, :])
 
 
 @triton.jit
@@ -172,11 +127,7 @@ def prepare_chunks(
     kq, v = scratch(HK, 2, CHUNK, DK), scratch(HV, CHUNK, DV)
     pair, inverse = (scratch(HV, CHUNK, CHUNK) for _ in range(2))
     gate, beta = (scratch(HV, CHUNK, dtype=torch.float32) for _ in range(2))
-    rows = 16 if C < MANY_CHUNKS else 32
-    _convolve[(C * CHUNK // rows, 2 * HK + HV)](
-        x_RX, conv_weight_C4, ancestors_R3, chunk_rows_CT, chunk_len_C, kq, v,
-        x_RX.stride(0), HK, HV, DK, DV, max(DK, DV), rows, num_warps=4,
-    )  # fmt: skip
+    convolve(x_RX, conv_weight_C4, ancestors_R3, chunk_rows_CT, chunk_len_C, kq, v)
     _prepare[(C, HV)](
         x_RX, A_log_V, dt_bias_V, chunk_rows_CT, chunk_len_C, kq, pair, inverse, gate, beta,
         x_RX.stride(0), DK**-0.5, b_at, b_at + HV, HK, HV, DK, num_warps=4,

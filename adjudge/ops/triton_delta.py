@@ -29,7 +29,8 @@ def gated_delta(
     num_key_heads: int, num_value_heads: int, key_dim: int, value_dim: int,
 ) -> Tensor:  # fmt: skip
     """See delta.gated_delta. x_RX: [R, q | k | v | b | a | …], last axis contiguous; the other
-    tensors contiguous. Dimensions are powers of two of at least 16; raises Refused for others.
+    tensors contiguous, but for conv_weight_C4, best with each tap's channels side by side.
+    Dimensions are powers of two of at least 16; raises Refused for others.
     """
     check_sizes(key_dim=key_dim, value_dim=value_dim)
     check_groups(num_value_heads=num_value_heads, num_key_heads=num_key_heads)
