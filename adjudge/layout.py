@@ -26,7 +26,7 @@ ALIGNED = 4
 """Tables and rows of tiles start at multiples of this many integers (16 bytes), so that kernels
 meet one alignment and are compiled once."""
 
-FEWEST_READOUTS = 32
+FEWEST_READOUTS = 64
 """Rows of a captured pass's last layer, ops.linear.FEWEST_ROWS: with fewer its products would be
 padded one by one."""
 
@@ -214,8 +214,8 @@ def ladder(most_rows: int, layer_weights: int) -> tuple[Bucket, ...]:
     """
     most_rows = min(most_rows, max(FEWEST_ROWS, CROSSOVER // layer_weights))
     sizes = [
-        32, *range(64, 225, 16), 256, 288, 320, 384, 416, 480, 512, 576, 640, 768, 800, 896, 1024,
-        1152, 1280, 1408, 1536, *range(1792, 4097, 256), *range(4608, 8193, 512),
+        *range(64, 257, 16), 288, 320, 384, 416, 480, 512, 576, 640, 768, 800, 864, 896, 1024, 1152,
+        1280, 1408, 1536, *range(1792, 4097, 256), *range(4608, 8193, 512),
     ]  # fmt: skip
     return tuple(
         Bucket(rows, chunks, rows // CHUNK + 1, levels)

@@ -157,6 +157,15 @@ class Qwen3_5:  # noqa: N801
                 found.append((projection.weight_NK,))
         return found
 
+    def added(self) -> set[tuple[int, ...]]:
+        """Shapes of the weights whose products are added to the residual."""
+        found: set[tuple[int, ...]] = set()
+        for layer in self.layers:
+            mixer = layer.mixer
+            mixed = mixer.o_proj if isinstance(mixer, Attention) else mixer.out_proj
+            found |= {tuple(mixed.weight_NK.shape), tuple(layer.down.weight_NK.shape)}
+        return found
+
     def deltas(self) -> list[Delta]:
         """One unmerged delta of each pair of shapes (a, b)."""
         found: dict[tuple[torch.Size, torch.Size], Delta] = {}

@@ -17,8 +17,9 @@ ROW_BLOCKS = (512, 256, 128, 64, 32)
 """Row counts that a product runs with on a CPU, descending; see `agreeing_blocks`."""
 
 
-FEWEST_ROWS = 32
-"""Least rows of a library's product on a GPU."""
+FEWEST_ROWS = 64
+"""Least rows of a library's product on a GPU: for 16 to 56 it has kernels that take ten times as
+long (2B and 9B shapes on an H200), and 64 rows take no longer than 32 should."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +28,13 @@ class LinearPlan:
 
     blocks: row counts of a product on a CPU, descending; see `agreeing_blocks`. own: shapes
     (N, K) of weights whose library product does not keep rows alone on this GPU, and which run
-    by ops.triton_products in its place.
+    by ops.triton_products in its place; apart: shapes whose library product may not add to rows by
+    itself, since how often it rounds then depends on the number of rows.
     """
 
     blocks: tuple[int, ...] = ROW_BLOCKS
     own: frozenset[tuple[int, ...]] = frozenset()
+    apart: frozenset[tuple[int, ...]] = frozenset()
 
 
 AS_IT_IS = LinearPlan()
@@ -74,9 +77,10 @@ def linear(x_RK: Tensor, weight_NK: Tensor, plan: LinearPlan = AS_IT_IS) -> Tens
 def add_linear(y_RN: Tensor, x_RK: Tensor, weight_NK: Tensor, plan: LinearPlan = AS_IT_IS) -> None:
     """y ← y + x · weightᵀ in place, the product rounded and then the sum. y_RN: contiguous.
 
-    On a GPU the addition is the library's epilogue, and what it rounds is the library's choice.
+    On a GPU the library adds as it stores, unless the plan says otherwise; it may then round once.
     """
-    if not x_RK.is_cuda or tuple(weight_NK.shape) in plan.own:
+    shape = tuple(weight_NK.shape)
+    if not x_RK.is_cuda or shape in plan.own or shape in plan.apart:
         y_RN.add_(linear(x_RK, weight_NK, plan))
     elif (missing := FEWEST_ROWS - x_RK.shape[0]) <= 0:
         y_RN.addmm_(x_RK, weight_NK.t())

@@ -119,7 +119,7 @@ def tree_attention(
         )  # fmt: skip
 
     def programs(lanes: int) -> int:
-        return len(query_M) * triton.cdiv(pairs, lanes) * num_kv_heads
+        return len(query_M) * -(-pairs // lanes) * num_kv_heads
 
     most = max(programs(128), AT_ONCE * num_multiprocessors(q_QND))
     choices = NARROW if programs(64) <= most else (WIDE, *NARROW)

@@ -11,7 +11,6 @@ check itself and the model's geometry; `full` runs it all.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from adjudge.errors import DeviceError
@@ -41,9 +40,9 @@ def at_load(
     `allow_inexact` is off.
     """
     kept = kept_file(executor)
-    own = None if kept is None else read(kept)
-    if own is not None:
-        executor.use(replace(executor.model.linear_plan, own=own))
+    found = None if kept is None else read(kept, executor.model.linear_plan)
+    if found is not None:
+        executor.use(found)
         return {"self_check": "passed", "self_check_kept": True, **_fallbacks(executor)}
     rows: list[CheckRow] = []
     total = num_comparisons(executor, full=False)

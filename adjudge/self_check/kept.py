@@ -7,7 +7,7 @@ import json
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from adjudge.executor import Executor
 
 LOG = logging.getLogger("adjudge.self_check")
+PARTS = ("own", "apart")
+"""What a check finds for a LinearPlan."""
 
 
 def kept_file(executor: Executor) -> Path | None:
@@ -48,8 +50,9 @@ def kept_file(executor: Executor) -> Path | None:
 
 
 def keep(path: Path, rows: Sequence[CheckRow], used: LinearPlan) -> None:
-    """Writes what passed, and the shapes that fell back; a start without a cache is no failure."""
-    found = {"rows": [asdict(row) for row in rows], "own": sorted(used.own)}
+    """Writes what passed, and how products run; a start without a cache is no failure."""
+    plan = {name: sorted(getattr(used, name)) for name in PARTS}
+    found = {"rows": [asdict(row) for row in rows], **plan}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}.tmp")
@@ -59,12 +62,14 @@ def keep(path: Path, rows: Sequence[CheckRow], used: LinearPlan) -> None:
         LOG.warning("the self-check's result is not kept: %s", error)
 
 
-def read(path: Path) -> frozenset[tuple[int, ...]] | None:
-    """The shapes that fell back when the check passed; None if there is nothing to go by."""
+def read(path: Path, plan: LinearPlan) -> LinearPlan | None:
+    """The plan with the shapes that were found when the check passed; None if nothing is kept."""
     if not path.is_file():
         return None
     try:
-        return frozenset((int(n), int(k)) for n, k in json.loads(path.read_text())["own"])
+        found = json.loads(path.read_text())
+        own, apart = (frozenset((int(n), int(k)) for n, k in found[name]) for name in PARTS)
+        return replace(plan, own=own, apart=apart)
     except (OSError, ValueError, TypeError, KeyError) as error:
         LOG.warning("%s is not what was written there, so the self-check runs: %r", path, error)
         return None

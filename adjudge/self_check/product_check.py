@@ -21,20 +21,28 @@ if TYPE_CHECKING:
 def products(executor: Executor, row_counts: Sequence[int]) -> Iterator[CheckRow]:
     """Each row of x · Wᵀ against the same row among the most rows, and in parts where it runs so.
 
-    On a GPU shapes that fail are tried again as Triton products. Where those hold, the executor
-    uses them once all shapes are known.
+    On a GPU shapes that fail are tried again as Triton products. Of those that hold, the ones that
+    a pass adds to rows are added to rows as well; where that fails, their sums are made apart. The
+    executor goes by it once all shapes are known.
     """
-    used = executor.model.linear_plan
+    used, added = executor.model.linear_plan, executor.model.added()
     for weights_NK in executor.model.products():
         shapes = {tuple(weight_NK.shape) for weight_NK in weights_NK}
         different = _product_differs(weights_NK, used, row_counts)
-        after = ""
+        tried, after = False, ""
         if different and not shapes <= used.own and executor.device.is_cuda:
-            after = f"; the library's {_detail(different, row_counts)}"
+            tried, after = True, f"; the library's {_detail(different, row_counts)}"
             fallen = replace(used, own=used.own | shapes)
             different = _product_differs(weights_NK, fallen, row_counts)
             used = used if different else fallen
-        name = "Triton product" if after or shapes <= used.own else "product"
+        elif (
+            not different
+            and shapes <= added
+            and (sums := _sum_differs(weights_NK[0], used, row_counts))
+        ):
+            after = f"; added apart, since the library's sum {_detail(sums, row_counts)}"
+            used = replace(used, apart=used.apart | shapes)
+        name = "Triton product" if tried or shapes <= used.own else "product"
         whole, *parts = (f"{list(weight_NK.shape)}" for weight_NK in weights_NK)
         shape = f"{whole} = {' | '.join(parts)}" if parts else whole
         yield CheckRow(name, shape, _detail(different, row_counts) + after, not different)
@@ -52,10 +60,8 @@ def deltas(executor: Executor, row_counts: Sequence[int]) -> Iterator[CheckRow]:
 def _product_differs(
     weights_NK: Sequence[Tensor], used: LinearPlan, row_counts: Sequence[int]
 ) -> list[int]:
-    """As it is and added to rows: where a model adds a product, its library may run another."""
     whole_NK, *parts_NK = weights_NK
     x_RK = _normal(max(row_counts), whole_NK.shape[1], 0, like=whole_NK)
-    y_RN = _normal(max(row_counts), whole_NK.shape[0], 1, like=whole_NK)
 
     def whole(count: int) -> Tensor:
         return linear(x_RK[:count].clone(), whole_NK, used)
@@ -63,14 +69,20 @@ def _product_differs(
     def in_parts(count: int) -> Tensor:
         return torch.cat([linear(x_RK[:count].clone(), part, used) for part in parts_NK], 1)
 
+    return _differing((whole, in_parts) if parts_NK else (whole,), row_counts)
+
+
+def _sum_differs(weight_NK: Tensor, used: LinearPlan, row_counts: Sequence[int]) -> list[int]:
+    most = max(row_counts)
+    x_RK = _normal(most, weight_NK.shape[1], 0, like=weight_NK)
+    y_RN = _normal(most, weight_NK.shape[0], 1, like=weight_NK)
+
     def added(count: int) -> Tensor:
         sum_RN = y_RN[:count].clone()
-        add_linear(sum_RN, x_RK[:count].clone(), whole_NK, used)
+        add_linear(sum_RN, x_RK[:count].clone(), weight_NK, used)
         return sum_RN
 
-    ways = (whole, in_parts) if parts_NK else (whole,)
-    alone, in_sums = _differing(ways, row_counts), _differing((added,), row_counts)
-    return sorted({*alone, *in_sums})
+    return _differing((added,), row_counts)
 
 
 def _delta_differs(executor: Executor, delta: Delta, row_counts: Sequence[int]) -> list[int]:

@@ -141,16 +141,16 @@ class Multiplied(TorchDispatchMode):
 def test_products_are_those_of_the_forward(demo: Path) -> None:
     engine = Engine.load(str(demo), EngineConfig(self_check=False))
     model = engine.executor.model
-    # 64 rows and 32 readouts are sizes that products run with as they are.
-    prompts = [np.array([7, i + 100, i + 200], np.int32) for i in range(31)]
+    # 128 rows and 64 readouts are sizes that products run with as they are.
+    prompts = [np.array([7, i + 100, i + 200], np.int32) for i in range(63)]
     prompts.append(np.array([7, 99], np.int32))
     laid = engine.executor.prepare(plan(prompts))
-    assert (laid.num_rows, laid.num_readouts) == (64, 32)
+    assert (laid.num_rows, laid.num_readouts) == (128, 64)
     with Multiplied() as seen:
         engine.executor.hidden(laid)
     expected = Counter(
         (rows, projection.weight_NK.shape[1], projection.weight_NK.shape[0])
-        for projection, rows in products_of(model, 64, 32)
+        for projection, rows in products_of(model, 128, 64)
     )
     assert seen.shapes == expected
     engine.close()

@@ -116,20 +116,28 @@ def test_the_report_says_what_fell_back(executor: Executor, fickle: tuple[int, .
 
 
 @pytest.mark.usefixtures("as_a_gpu")
-def test_a_shape_that_fails_only_where_it_is_added_falls_too(
+def test_a_product_that_fails_only_where_it_is_added_is_added_apart_and_stays_so(
     executor: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    fresh = replace(executor)
     shape = tuple(executor.model.layers[0].down.weight_NK.shape)
 
     def other(y: Tensor, x: Tensor, weight: Tensor, plan: linear.LinearPlan) -> None:
         linear.add_linear(y, x, weight, plan)
-        if tuple(weight.shape) == shape and shape not in plan.own and len(x) == 1:
+        if tuple(weight.shape) == shape and len(x) == 1:
             y.mul_(1 + 2**-20)
 
     monkeypatch.setattr(product_check, "add_linear", other)
     rows = list(product_check.products(executor, (1, 600)))
-    assert all(row.passed for row in rows)
-    assert [row.shape for row in rows if row.name == "Triton product"] == [f"{list(shape)}"]
+    assert all(row.passed and row.name == "product" for row in rows)
+    (apart,) = (row for row in rows if "apart" in row.detail)
+    assert apart.shape == f"{list(shape)}"
+    assert apart.detail.endswith("added apart, since the library's sum differs at [1] rows")
+    assert executor.model.linear_plan.apart == {shape}
+    before = executor.model.linear_plan
+    assert self_check.at_load(executor, CONFIG)["self_check_kept"] is False
+    assert self_check.at_load(fresh, CONFIG)["self_check_kept"] is True
+    assert fresh.model.linear_plan == before
 
 
 @pytest.mark.usefixtures("as_a_gpu")
@@ -147,7 +155,9 @@ def test_a_weight_that_runs_whole_and_in_parts_falls_with_its_parts(
 
     monkeypatch.setattr(product_check, "linear", library)
     used: list[linear.LinearPlan] = []
-    model = SimpleNamespace(products=lambda: [weights, (weights[2],)], linear_plan=linear.AS_IT_IS)
+    model = SimpleNamespace(
+        products=lambda: [weights, (weights[2],)], added=set, linear_plan=linear.AS_IT_IS
+    )
     executor: Any = SimpleNamespace(
         model=model, device=Device(torch.device("cpu"), torch.float32), use=used.append
     )

@@ -80,8 +80,9 @@ def test_a_plan_says_which_shapes_run_here(monkeypatch: pytest.MonkeyPatch) -> N
     assert not linear.linear(x, weight, linear.LinearPlan(own=frozenset({(24, 8)}))).any()
 
 
-def test_a_product_of_this_file_is_added_like_any_other() -> None:
+@pytest.mark.parametrize("part", ["own", "apart"])
+def test_how_a_product_is_added_is_the_plan_s(part: str) -> None:
     x, weight, before = normal(32, 24), normal(8, 24, seed=1), normal(32, 8, seed=2)
-    y = before.clone()
-    linear.add_linear(y, x, weight, linear.LinearPlan(own=frozenset({(8, 24)})))
-    assert y.equal(before + triton_products.linear(x, weight))
+    y, used = before.clone(), linear.LinearPlan(**{part: frozenset({(8, 24)})})
+    linear.add_linear(y, x, weight, used)
+    assert y.equal(before + linear.linear(x, weight, used))
