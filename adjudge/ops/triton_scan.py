@@ -38,8 +38,13 @@ def _scan(
     run_first_ptr, run_count_ptr, run_state_ptr, level_ptr, chunk_state_ptr,
     chunk_rows_ptr, chunk_first_ptr, level, scale,
     HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BV: tl.constexpr,
+    SHORT: tl.constexpr,
 ):  # fmt: skip
-    """All runs of one level: a program takes (run, head, slice of values) after item."""
+    """All runs of one level: a program takes (run, head, slice of values) after item.
+
+    SHORT: leaves out a state that nobody reads, a quarter of a run of one chunk; in a long run the
+    choice would hinder loading ahead.
+    """
     SLICES: tl.constexpr = DV // BV
     first_run = tl.load(level_ptr + level)
     num_items = (tl.load(level_ptr + level + 1) - first_run) * (HV * SLICES)
@@ -83,11 +88,13 @@ def _scan(
             out_at = (row.to(tl.int64) * HV + head)[:, None] * DV + dv[None, :]
             tl.store(out_ptr + out_at, out.to(kind), mask=fresh[:, None])
 
-            kept = split_terms(V * tl.exp(c_last - c)[:, None], kind)
-            S = S * tl.exp(c_last) + sum_terms(tl.dot(tl.trans(k), kept))
             target = tl.load(chunk_state_ptr + chunk).to(tl.int64)
-            if target > 0:
-                tl.store(state_ptr + target * (HV * DK * DV) + state_at, S)
+            goes_on = (step + 1 < count) | (target > 0) if SHORT else True
+            if goes_on:
+                kept = split_terms(V * tl.exp(c_last - c)[:, None], kind)
+                S = S * tl.exp(c_last) + sum_terms(tl.dot(tl.trans(k), kept))
+                if target > 0:
+                    tl.store(state_ptr + target * (HV * DK * DV) + state_at, S)
 
 
 def scan_chunks(
@@ -106,7 +113,8 @@ def scan_chunks(
                 chunks.kq_CH2TK, chunks.v_CVTD, chunks.pair_CVTT, chunks.inverse_CVTT,
                 chunks.gate_CVT, chunks.beta_CVT, state_SVKD, out_RVD, run_first_N, run_count_N,
                 run_state_in_N, level_start_L, chunk_state_out_C, chunk_rows_CT, chunk_first_C,
-                level, DK**-0.5, HK, HV, DK, DV, width, num_warps=4, num_stages=depth,
+                level, DK**-0.5, HK, HV, DK, DV, width, depth == 1, num_warps=4,
+                num_stages=depth,
             )  # fmt: skip
 
         first_that_fits(("scan", width, depths, DK), out_RVD, depths, scan)
