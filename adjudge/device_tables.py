@@ -26,14 +26,14 @@ def views(plan: Layout, buffer: Tensor) -> Tables:
         for name, (start, shape) in plan.places.of.items()
     }
     return Tables(
-        tiles=_tiles(found.pop("tiles"), plan.height),
-        readout_tiles=_tiles(found.pop("readout_tiles"), 1),
+        tiles=_tiles(found.pop("tiles"), found.pop("places_R"), plan.height),
+        readout_tiles=_tiles(found.pop("readout_tiles"), found.pop("readout_places_Q"), 1),
         **found,
         level_runs=plan.level_runs,
         num_states=plan.num_states,
     )
 
 
-def _tiles(table_4M: Tensor, height: int) -> Tiles:
+def _tiles(table_4M: Tensor, place_Q: Tensor, height: int) -> Tiles:
     query_M, count_M, position_M, chunk_M = table_4M.unbind()
-    return Tiles(query_M, count_M, position_M, chunk_M, height)
+    return Tiles(query_M, count_M, position_M, chunk_M, place_Q, height)

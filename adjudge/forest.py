@@ -76,6 +76,12 @@ class Forest:
         return len(self.chunk_len)
 
     @property
+    def is_new(self) -> NDArray[np.bool_]:
+        """[C, 64]: where chunk_rows lists a row for its own sake, row after row."""
+        column = np.arange(CHUNK)
+        return (column >= self.chunk_first[:, None]) & (column < self.chunk_len[:, None])
+
+    @property
     def num_levels(self) -> int:
         """Generations of runs: a run starts after the run that its start state comes from."""
         return int(self.run_level[-1]) + 1

@@ -65,8 +65,7 @@ def graft(
     trunk_C = np.full(C, -1)
     paths = forest.path_chunks[forest.readout_chunks[forest.prompt_readout]]
     trunk_C[paths[paths >= 0]] = np.broadcast_to(np.array(trunks)[:, None], paths.shape)[paths >= 0]
-    column = np.arange(CHUNK)
-    fresh = (column >= forest.chunk_first[:, None]) & (column < forest.chunk_len[:, None])
+    fresh = forest.is_new
     trunk_R = np.empty(R, np.int64)
     trunk_R[forest.chunk_rows[fresh]] = np.broadcast_to(trunk_C[:, None], fresh.shape)[fresh]
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adjudge.forest import CHUNK, Forest
+from adjudge.tiles import readout_places, readout_tiles, row_places, row_tiles
 
 Ints = NDArray[np.int32]
 Size = tuple[int, ...]
@@ -119,7 +120,9 @@ def layout(forest: Forest, *, height: int, bucket: Bucket | None = None) -> Layo
         "level_start_L": runs_before,
         "readout_rows_Q": forest.readout_rows,
         "tiles": row_tiles(forest, height),
+        "places_R": row_places(forest),
         "readout_tiles": readout_tiles(forest),
+        "readout_places_Q": readout_places(forest),
     }
     if bucket is None:
         shapes: dict[str, Size] = {name: table.shape for name, table in tables.items()}
@@ -174,7 +177,9 @@ def padding(bucket: Bucket, height: int) -> tuple[Places, Ints]:
         "level_start_L": ((bucket.levels + 1,), 0),
         "readout_rows_Q": ((readouts,), 0),
         "tiles": ((4, chunks * (CHUNK // height)), 0),
+        "places_R": ((rows,), 0),
         "readout_tiles": ((4, readouts + -readouts % ALIGNED), 0),
+        "readout_places_Q": ((readouts,), 0),
     }
     places = Places.one_after_another({name: shape for name, (shape, _) in empty.items()})
     buffer = np.zeros(places.total, np.int32)
@@ -183,24 +188,6 @@ def padding(bucket: Bucket, height: int) -> tuple[Places, Ints]:
         buffer[start : start + prod(shape)] = value
     buffer.flags.writeable = False
     return places, buffer
-
-
-def row_tiles(forest: Forest, height: int) -> Ints:
-    """[4, M]: the new rows of every chunk, cut at multiples of `height` positions."""
-    span = np.arange(CHUNK // height) * height
-    begin = np.clip(forest.chunk_first[:, None], span, span + height)
-    stop = np.clip(forest.chunk_len[:, None], span, span + height)
-    chunk, part = np.nonzero(stop > begin)
-    begin, count = begin[chunk, part], (stop - begin)[chunk, part]
-    position = forest.chunk_window[chunk] * CHUNK + begin
-    return np.stack([forest.chunk_rows[chunk, begin], count, position, chunk]).astype(np.int32)
-
-
-def readout_tiles(forest: Forest) -> Ints:
-    """[4, Q]: one tile for each readout row, which ends its chunk."""
-    chunk = forest.readout_chunks
-    position = forest.chunk_window[chunk] * CHUNK + forest.chunk_len[chunk] - 1
-    return np.stack([np.arange(len(chunk)), np.ones_like(chunk), position, chunk]).astype(np.int32)
 
 
 def ladder(most_rows: int, layer_weights: int) -> tuple[Bucket, ...]:

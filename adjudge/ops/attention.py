@@ -47,8 +47,8 @@ def tree_attention(
 
         return triton_attention.tree_attention(
             q_QND, k_RKD, v_RKD, gate_QND, tiles.query_M, tiles.count_M, tiles.position_M,
-            tiles.chunk_M, tables.chunk_rows_CT, tables.path_chunks_CW, height=tiles.height,
-            scale=scale,
+            tiles.chunk_M, tiles.place_Q, tables.chunk_rows_CT, tables.path_chunks_CW,
+            height=tiles.height, scale=scale,
         )  # fmt: skip
     N, K, D = q_QND.shape[1], k_RKD.shape[1], q_QND.shape[2]
     alone = tiles.height == 1

@@ -22,18 +22,20 @@ CHUNK = 64
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Attention's queries in tiles: neighbours on one path, inside one chunk.
+    """Attention's queries in tiles: neighbours inside one chunk, or with a height of 64 in several
+    that follow each other and have one path before them.
 
     query_M: the tile's first query, a row of q; the others follow it; count_M: how many;
-    position_M: path position of the first; chunk_M: the chunk that they all lie in;
-    height: most queries of a tile, dividing 64; a tile lies in one span of positions
-    [height·i, height·(i + 1)).
+    position_M: path position of the first; chunk_M: the chunk that it lies in; place_Q: of every
+    query, 64 · chunk + offset; height: most queries of a tile, dividing 64; all lie in one span of
+    positions [height·i, height·(i + 1)).
     """
 
     query_M: Tensor
     count_M: Tensor
     position_M: Tensor
     chunk_M: Tensor
+    place_Q: Tensor
     height: int
 
 

@@ -16,6 +16,7 @@ from adjudge.forest import CHUNK, Forest, plan
 from adjudge.layout import Bucket, layout
 from adjudge.reuse import plan_on
 from adjudge.self_check.check_row import CheckRow
+from adjudge.tiles import SHARED_WINDOWS
 
 if TYPE_CHECKING:
     from adjudge.executor import Executor
@@ -52,7 +53,8 @@ def passes(executor: Executor, seeds: Sequence[int]) -> Iterator[CheckRow]:
 
 
 def company(seed: int, vocab_size: int) -> list[np.ndarray]:
-    """Prompts that meet in every way: short and long, a prefix of another, forks at odd places."""
+    """Prompts that meet in every way: short and long, a prefix of another, forks at odd places,
+    siblings far down a path."""
     rng = np.random.default_rng(seed)
 
     def ids(count: int) -> np.ndarray:
@@ -61,9 +63,11 @@ def company(seed: int, vocab_size: int) -> list[np.ndarray]:
     state, other = ids(int(rng.integers(90, 200))), ids(64)
     question = np.concatenate([state, ids(9)])
     tails = [np.concatenate([question, ids(int(n))]) for n in rng.integers(1, 40, 5)]
+    far = ids(int(rng.integers(CHUNK * SHARED_WINDOWS, CHUNK * (SHARED_WINDOWS + 1))))
+    siblings = [np.concatenate([far, ids(n)]) for n in (1, 9, 30, 30)]
     return [
         *tails, np.concatenate([state, ids(70)]), np.concatenate([other, ids(1)]), other, ids(1),
-        ids(33), state,
+        ids(33), state, *siblings,
     ]  # fmt: skip
 
 

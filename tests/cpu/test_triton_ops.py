@@ -19,6 +19,7 @@ from adjudge.layout import Bucket, layout
 from adjudge.ops import activation, attention, delta, norm, rotary
 from adjudge.ops.refusal import Refused
 from adjudge.ops.tables import Tables
+from adjudge.tiles import row_tiles
 
 triton = pytest.importorskip("triton")
 if not triton.knobs.runtime.interpret:
@@ -46,7 +47,8 @@ def tables_of(
     made: list[np.ndarray], *, padded: bool = False, height: int = HEIGHT
 ) -> tuple[Tables, int]:
     forest = plan(made)
-    bucket = Bucket(forest.num_rows + 9, forest.num_chunks + 3, 4, 3) if padded else None
+    windows = forest.path_chunks.shape[1] + 1
+    bucket = Bucket(forest.num_rows + 9, forest.num_chunks + 3, windows, 3) if padded else None
     return to_device(layout(forest, height=height, bucket=bucket), CPU), forest.num_rows
 
 
@@ -96,7 +98,7 @@ def attention_of(
     tiles = tables.tiles
     found = triton_attention.tree_attention(
         q, k, v, gate, tiles.query_M, tiles.count_M, tiles.position_M, tiles.chunk_M,
-        tables.chunk_rows_CT, tables.path_chunks_CW, height=HEIGHT, scale=0.2,
+        tiles.place_Q, tables.chunk_rows_CT, tables.path_chunks_CW, height=HEIGHT, scale=0.2,
     )  # fmt: skip
     expected = attention.tree_attention(q, k, v, gate, halves, halves.tiles, scale=0.2)
     return found[:rows], expected[:rows]
@@ -106,6 +108,18 @@ def attention_of(
 def test_attention(heads: int, kv_heads: int) -> None:
     close(*attention_of(prompts(0), heads, kv_heads))
     close(*attention_of(prompts(1), heads, kv_heads, padded=True))
+
+
+@pytest.mark.parametrize("parent", [256, 300, 321])
+def test_attention_of_siblings_that_share_tiles(parent: int) -> None:
+    rng = np.random.default_rng(parent)
+    state = rng.integers(0, 90, parent)
+    tails = [rng.integers(0, 90, n) for n in (3, 5, 20, 61, 70, 1, 2, 40, 33, 5)]
+    made = [np.concatenate([state, tail]).astype(np.int32) for tail in tails]
+    forest = plan(made)
+    assert row_tiles(forest, HEIGHT).shape[1] < forest.num_chunks
+    close(*attention_of(made, 4, 2))
+    close(*attention_of(made, 5, 1, padded=True))
 
 
 def delta_of(
@@ -239,7 +253,8 @@ def attention_on(tables: Tables, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     tiles = tables.tiles
     return triton_attention.tree_attention(
         q, k, v, torch.zeros_like(q), tiles.query_M, tiles.count_M, tiles.position_M,
-        tiles.chunk_M, tables.chunk_rows_CT, tables.path_chunks_CW, height=HEIGHT, scale=0.2,
+        tiles.chunk_M, tiles.place_Q, tables.chunk_rows_CT, tables.path_chunks_CW, height=HEIGHT,
+        scale=0.2,
     )  # fmt: skip
 
 

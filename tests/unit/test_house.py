@@ -20,15 +20,24 @@ SOURCES = sorted(
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 TORCH_FREE = {"wire", "errors", "config", "origins", "families", "forest", "tokenizer"}
-TORCH_FREE |= {"compiler", "layout", "scheduler", "service", "engine_door", "commands", "cli"}
+TORCH_FREE |= {
+    "compiler",
+    "layout",
+    "tiles",
+    "scheduler",
+    "service",
+    "engine_door",
+    "commands",
+    "cli",
+}
 TORCH_FREE |= {"prefixes", "graft", "reuse"}
 
 RANKS = [
     {"errors", "ops", "progress"},
     {"config", "wire"},
     {"origins", "families", "forest", "device"},
-    {"tokenizer", "engine_door", "layout"},
-    {"compiler", "prefixes", "graft"},
+    {"tokenizer", "engine_door", "tiles"},
+    {"compiler", "prefixes", "graft", "layout"},
     {"checkpoint", "reuse"},
     {"demo", "memory", "device_tables", "state"},
     {"models", "heads"},
