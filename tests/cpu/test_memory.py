@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,14 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from adjudge import memory
-from adjudge.checkpoint import GEOMETRIES
+from adjudge import graphs, memory, self_check
+from adjudge.checkpoint import GEOMETRIES, open_checkpoint
 from adjudge.checkpoint.text_config import TextConfig
 from adjudge.config import EngineConfig
 from adjudge.device import Device
 from adjudge.device_tables import to_device
 from adjudge.errors import DeviceError
+from adjudge.executor import Executor
 from adjudge.forest import CHUNK, plan
 from adjudge.layout import ladder, layout, padding
 from adjudge.models.qwen3_5 import Qwen3_5
@@ -160,6 +162,24 @@ def test_memory_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DeviceError, match="something else has taken them"):
         memory.reserve(made, Device(CPU, torch.bfloat16), Beside.on(CPU))
     assert asked == [made.activations + made.chunks]
+
+
+def test_room_is_reserved_when_nothing_gives_it_back_any_more(
+    demo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each capture empties the allocator's cache."""
+    seen: list[str] = []
+
+    def note(name: str, result: object = None) -> Callable[..., Any]:
+        return lambda *_, **__: seen.append(name) or result
+
+    monkeypatch.setattr(Device, "is_cuda", property(lambda self: True))
+    monkeypatch.setattr(memory, "check", note("checked", planned(GEOMETRIES["2b"])))
+    monkeypatch.setattr(self_check, "at_load", note("proved", {}))
+    monkeypatch.setattr(graphs, "capture", note("captured"))
+    monkeypatch.setattr(memory, "reserve", note("reserved"))
+    Executor.load(open_checkpoint(str(demo)), EngineConfig(device="cpu"))
+    assert seen == ["checked", "proved", "captured", "reserved"]
 
 
 def test_a_captured_pass_pads_no_product_of_its_last_layer() -> None:

@@ -1,7 +1,7 @@
 """The invariant on a GPU: random forests against each prompt alone, to the bit.
 
 Real geometries, a few layers of each (every kind of layer, every product shape). Memory that a
-pass does not write is full of NaN. ADJUDGE_FORESTS sets how many forests a geometry meets.
+pass does not write is full of NaN. FORESTS in the environment: how many a geometry meets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from adjudge.state import States
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-NUM_FORESTS = int(os.environ.get("ADJUDGE_FORESTS", "200"))
+NUM_FORESTS = int(os.environ.get("FORESTS", "200"))
 MOST_ROWS = 16_384
 COMPARED = 8
 """Prompts of a forest that run alone too: the longest, the shortest, and others at random."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from multiprocessing import get_context
+
 import numpy as np
 import pytest
 import torch
@@ -29,25 +31,30 @@ def prompts_of(state: int, tail: int, count: int) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("geometry", ["2b", "9b", "27b"])
 def test_the_peak_stays_below_the_plan(geometry: str) -> None:
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_reserved()
+    # In a process of its own: what others left in the allocator would be used and not counted.
+    with get_context("spawn").Pool(1) as alone:
+        planned, loaded, peak = alone.apply(measured, (geometry,))
+    print(  # noqa: T201
+        f"{geometry}, 4 layers: planned {(planned.total - planned.libraries) / GIB:.2f} GiB without"
+        f" libraries, {loaded / GIB:.2f} taken when loaded, {peak / GIB:.2f} at the peak\n"
+        + "\n".join(planned.lines())
+    )
+    room = planned.activations + planned.beside + planned.chunks
+    assert loaded >= planned.weights + room, "the largest pass's room was given back"
+    assert peak <= planned.total - planned.libraries
+
+
+def measured(geometry: str) -> tuple[memory.MemoryPlan, int, int]:
+    """The plan, and bytes that the allocator has of the device when loaded and at its peak."""
     checkpoint = random_checkpoint(geometry, num_layers=4)
     config = EngineConfig(random=geometry, device="cuda")
     planned = memory.plan(checkpoint.text_config, config, item_bytes=2, budget=0)
     executor = Executor.load(checkpoint, config)
-    loaded = torch.cuda.memory_reserved() - before
+    loaded = torch.cuda.memory_reserved()
     list(self_check(executor, full=False))
     for state, tail, count in LAYOUTS:
         executor.hidden(executor.prepare(plan(prompts_of(state, tail, count))))
     full = prompts_of(config.max_batch_tokens - 38 * 300, 38, 300)
     executor.hidden(executor.prepare(plan(full)))
     torch.cuda.synchronize()
-    peak = torch.cuda.max_memory_reserved() - before
-    print(  # noqa: T201
-        f"{geometry}, 4 layers: planned {(planned.total - planned.libraries) / GIB:.2f} GiB without"
-        f" libraries, {loaded / GIB:.2f} taken when loaded, {peak / GIB:.2f} at the peak\n"
-        + "\n".join(planned.lines())
-    )
-    assert peak <= planned.total - planned.libraries
-    executor.close()
+    return planned, loaded, torch.cuda.max_memory_reserved()
