@@ -6,8 +6,8 @@ Three of four mixers are gated delta layers, the fourth is full attention. One r
 token; only the mixers look at a row's ancestors, through the forest's tables. After the last
 mixer's keys and values nothing is computed but the rows that are read out.
 
-Legend: R rows, Q readout rows, H hidden size, X projected width, I inner width of the MLP,
-N query heads, K key heads, V value heads, D head dimension, P positions, F rotary frequencies.
+Legend: R rows, Q readout rows, H hidden size, X projected width, N query heads, K key heads,
+V value heads, D head dimension, P positions, F rotary frequencies.
 """
 
 from __future__ import annotations
@@ -115,15 +115,23 @@ class Qwen3_5:  # noqa: N801
             normed_RH = rms_norm(x_RH, layer.norm1_H, eps=eps)
             if last:
                 x_RH = x_RH.index_select(0, tables.readout_rows_Q)
+            # What a product takes has no name: it would outlive its use.
             if isinstance(mixer, Attention):
-                mixed_RX = self.attention(mixer, normed_RH, tables, part, only_readout=last)
-                mixer.o_proj.add_to(x_RH, mixed_RX, self.linear_plan)
+                mixer.o_proj.add_to(
+                    x_RH,
+                    self.attention(mixer, normed_RH, tables, part, only_readout=last),
+                    self.linear_plan,
+                )
             else:
-                mixed_RX = self.gated_delta(mixer, normed_RH, tables, part, only_readout=last)
-                mixer.out_proj.add_to(x_RH, mixed_RX, self.linear_plan)
+                mixer.out_proj.add_to(
+                    x_RH,
+                    self.gated_delta(mixer, normed_RH, tables, part, only_readout=last),
+                    self.linear_plan,
+                )
             normed_RH = rms_norm(x_RH, layer.norm2_H, eps=eps)
-            inner_RI = silu_mul(layer.gate_up(normed_RH, self.linear_plan))
-            layer.down.add_to(x_RH, inner_RI, self.linear_plan)
+            layer.down.add_to(
+                x_RH, silu_mul(layer.gate_up(normed_RH, self.linear_plan)), self.linear_plan
+            )
         return rms_norm(x_RH, self.norm_H, eps=eps)
 
     @property

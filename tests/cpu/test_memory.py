@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from adjudge import graphs, memory, self_check
 from adjudge.checkpoint import GEOMETRIES, open_checkpoint
+from adjudge.checkpoint.tensor_names import text_tensors
 from adjudge.checkpoint.text_config import TextConfig
 from adjudge.config import EngineConfig
 from adjudge.device import Device
@@ -21,6 +24,7 @@ from adjudge.errors import DeviceError
 from adjudge.executor import Executor
 from adjudge.forest import CHUNK, plan
 from adjudge.layout import ladder, layout, padding
+from adjudge.models import projection, qwen3_5
 from adjudge.models.qwen3_5 import Qwen3_5
 from adjudge.ops import linear
 from adjudge.ops.beside import Beside
@@ -50,6 +54,77 @@ def test_weights_are_what_a_loaded_model_holds(config: TextConfig, dtype: torch.
     model: Qwen3_5 = ours(config, dtype)
     held = sum(tensor.nbytes for tensor in tensors_of(model) if tensor.is_floating_point())
     assert planned(config, dtype.itemsize).weights == held
+
+
+class Live:
+    """Rows of BF16 as a GPU's ops make them, and how many bytes of them live, at most."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+
+    def rows(self, *shape: int) -> torch.Tensor:
+        made = np.empty(shape, np.float16)
+        self.now += made.nbytes
+        self.most = max(self.most, self.now)
+        weakref.finalize(made, self.freed, made.nbytes)
+        return torch.from_numpy(made)
+
+    def freed(self, num_bytes: int) -> None:
+        self.now -= num_bytes
+
+
+class Shapes:
+    """Weights that have a shape and nothing else."""
+
+    def __init__(self, config: TextConfig) -> None:
+        self.shapes = text_tensors(config)
+
+    def read(self, name: str, **_: Any) -> torch.Tensor:
+        return torch.empty(self.shapes[name], device="meta")
+
+    def lora(self, name: str) -> None:
+        return None
+
+    def finish(self, consumed: set[str], ignored: Mapping[str, str]) -> None:
+        pass
+
+
+@pytest.mark.parametrize("geometry", ["0.8b", "2b", "4b", "9b", "27b"])
+def test_activations_are_what_a_pass_holds(geometry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ops make their results as a GPU's do; the delta rule's scratch is planned apart."""
+    config, live, num_rows = GEOMETRIES[geometry].with_layers(8), Live(), 16
+    heads = (config.linear_num_value_heads, config.linear_value_head_dim)
+
+    def like(x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        return live.rows(*x.shape)
+
+    def rotated(
+        x: torch.Tensor, *_: Any, num_heads: int, num_kv_heads: int, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        counts = (num_heads, num_kv_heads)
+        q, k = (live.rows(len(x), count, config.head_dim) for count in counts)
+        return q, k
+
+    ops: dict[str, Callable[..., Any]] = {
+        "rms_norm": like,
+        "gated_rms_norm": like,
+        "tree_attention": like,
+        "qk_norm_rope": rotated,
+        "gated_delta": lambda x, *_, **__: live.rows(len(x), *heads),
+        "silu_mul": lambda x: live.rows(len(x), x.shape[1] // 2),
+        "functional": SimpleNamespace(embedding=lambda ids, V: live.rows(len(ids), V.shape[1])),
+    }
+    model = Qwen3_5.load(
+        config, cast("Any", Shapes(config)), device=torch.device("meta"), dtype=torch.bfloat16
+    )
+    for name, op in ops.items():
+        monkeypatch.setattr(qwen3_5, name, op)
+    monkeypatch.setattr(projection, "linear", lambda x, w, plan: live.rows(len(x), len(w)))
+    monkeypatch.setattr(projection, "add_linear", lambda y, x, w, plan: None)
+    prompt = np.arange(num_rows, dtype=np.int32)
+    model.forward(to_device(layout(plan([prompt]), height=CHUNK), CPU))
+    most = memory._activations(config, num_rows, 2) - num_rows * memory.TABLE_BYTES
+    assert 0.75 * most < live.most <= most
 
 
 class Allocated(TorchDispatchMode):
