@@ -16,7 +16,8 @@ Product = tuple[Projection, int]
 
 
 def products_of(model: Qwen3_5, num_rows: int, num_readouts: int) -> list[Product]:
-    """The products of one pass in their order, as Qwen3_5.forward runs them."""
+    """The products of one pass in their order. Where Qwen3_5.forward adds one to the residual, the
+    product alone."""
     found: list[Product] = []
     num_readouts = max(num_readouts, FEWEST_ROWS)
     for layer in model.layers:

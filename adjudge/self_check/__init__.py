@@ -4,8 +4,8 @@ Never a list of device names: products of the loaded weights run at many row cou
 of the loaded model run in many company, and every bit is compared. On a GPU the mixers' kernels are
 first held to their references, since a wrong kernel can be wrong alike everywhere; and a weight
 shape whose library product fails falls to the Triton product, which is proved in its place.
-`at_load` takes seconds and keeps what it found under the device, the libraries, the kernels, the
-check itself and the model's geometry; `full` runs it all.
+`at_load` takes seconds and keeps what it found under the device, the libraries, this package's
+sources and the model's geometry; `full` runs it all.
 """
 
 from __future__ import annotations
@@ -97,6 +97,8 @@ def _seeds(full: bool) -> range:
 
 
 def _fallbacks(executor: Executor) -> dict[str, Any]:
-    """The weight shapes [N, K] that run by the Triton product, for health."""
-    own = executor.model.linear_plan.own
-    return {"fallback_products": [list(shape) for shape in sorted(own)]} if own else {}
+    """The weight shapes [N, K] that run by the Triton product, and those whose products are added
+    apart, for health."""
+    plan = executor.model.linear_plan
+    shapes = {"fallback_products": plan.own, "products_added_apart": plan.apart}
+    return {name: [list(shape) for shape in sorted(of)] for name, of in shapes.items() if of}

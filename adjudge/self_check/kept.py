@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+import adjudge
 from adjudge.ops.linear import LinearPlan
 from adjudge.self_check.check_row import CheckRow
 
@@ -25,7 +26,7 @@ PARTS = ("own", "apart")
 
 
 def kept_file(executor: Executor) -> Path | None:
-    """Where a passed check is kept: by device, libraries, kernels, what is checked, and geometry.
+    """Where a passed check is kept: by device, libraries, sources and geometry.
 
     None on a CPU.
     """
@@ -33,10 +34,10 @@ def kept_file(executor: Executor) -> Path | None:
         return None
     import triton
 
-    from adjudge import __version__, ops
+    from adjudge import __version__
 
-    rooms = (Path(ops.__file__).parent, Path(__file__).parent)
-    sources = b"".join(path.read_bytes() for room in rooms for path in sorted(room.glob("*.py")))
+    package = Path(adjudge.__file__).parent
+    sources = b"".join(path.read_bytes() for path in sorted(package.rglob("*.py")))
     facts = [
         __version__, executor.device.facts(), triton.__version__,
         torch.cuda.get_device_capability(executor.device.torch_device), str(executor.model.config),

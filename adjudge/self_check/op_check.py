@@ -22,7 +22,7 @@ from adjudge.ops.attention import SLOTS, tree_attention
 from adjudge.ops.delta import gated_delta
 from adjudge.ops.tables import Tables
 from adjudge.self_check.check_row import CheckRow
-from adjudge.self_check.pass_check import company
+from adjudge.self_check.pass_check import company, roomy
 
 if TYPE_CHECKING:
     from adjudge.executor import Executor
@@ -42,32 +42,47 @@ def num_ops(executor: Executor) -> int:
     """How many rows `ops` gives."""
     if not executor.device.is_cuda:
         return 0
-    return 2 if _delta_mixer(executor) is None else 5
+    return 4 if _delta_mixer(executor) is None else 7
 
 
 def ops(executor: Executor) -> Iterator[CheckRow]:
-    """The gated delta rule in all its launches, and attention of all rows and of those that are
-    read out, on random rows. GPU only; a model may have no delta rule.
+    """The gated delta rule and attention in all their launches, on random rows. GPU only; a model
+    may have no delta rule.
 
     "as captured" is what graphs hold, though they are captured after the check at load; it is also
-    how an eager pass launches many short runs.
+    how an eager pass launches many short runs. "in a large pass": attention as launched there.
     """
     if not executor.device.is_cuda:
         return
     dtype, prompts = executor.device.dtype, company(0, 1000)
     shared, reference = _both(executor, prompts)
+    alone, alone_reference = _both(executor, prompts[:1])
     if (mixer := _delta_mixer(executor)) is not None:
         delta = partial(_delta, mixer, executor)
-        alone, alone_reference = _both(executor, prompts[:1])
         expected = delta(alone_reference, torch.float32)
         yield _compared("delta rule, one prompt", delta(alone, dtype), expected)
         expected = delta(reference, torch.float32)
         yield _compared("delta rule, together", delta(shared, dtype), expected)
         captured = replace(shared, level_runs=(0,) * len(shared.level_runs))
         yield _compared("delta rule, as captured", delta(captured, dtype), expected)
-    for name, read_out in (("attention", False), ("attention, read out", True)):
-        attention = partial(_attention, executor, read_out=read_out)
-        yield _compared(name, attention(shared, dtype), attention(reference, torch.float32))
+    attention = partial(_attention, executor, read_out=False)
+    expected = attention(alone_reference, torch.float32)
+    yield _compared("attention, one prompt", attention(alone, dtype), expected)
+    expected = attention(reference, torch.float32)
+    yield _compared("attention, together", attention(shared, dtype), expected)
+    large = _roomy(executor, prompts)
+    yield _compared("attention, in a large pass", attention(large, dtype), expected)
+    attention = partial(_attention, executor, read_out=True)
+    expected = attention(reference, torch.float32)
+    yield _compared("attention, read out", attention(shared, dtype), expected)
+
+
+def _roomy(executor: Executor, prompts: Sequence[np.ndarray]) -> Tables:
+    """The tables of one forest as those of a large pass."""
+    forest = plan(prompts)
+    bucket = roomy(forest, unused_rows=0)
+    laid = layout(forest, height=executor.height, bucket=bucket)
+    return to_device(laid, executor.device.torch_device)
 
 
 def _both(executor: Executor, prompts: Sequence[np.ndarray]) -> tuple[Tables, Tables]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from adjudge.state import States
 
 UNUSED_CHUNKS = 64
-"""Of the padded pass: enough that kernels which go by sizes take the launches of large passes."""
+"""Of a padded pass: enough that attention and the convolution take the launches of large passes."""
 
 
 def passes(executor: Executor, seeds: Sequence[int]) -> Iterator[CheckRow]:
@@ -35,12 +35,7 @@ def passes(executor: Executor, seeds: Sequence[int]) -> Iterator[CheckRow]:
         forest = plan(prompts)
         yield _compared("packed and shared", _hidden(executor, forest), alone)
         yield _compared("reversed", _hidden(executor, plan(prompts[::-1])), alone[::-1])
-        bucket = Bucket(
-            forest.num_rows + 37,
-            forest.num_chunks + UNUSED_CHUNKS,
-            forest.path_chunks.shape[1] + 2,
-            forest.num_levels,
-        )
+        bucket = roomy(forest, unused_rows=37)
         yield _compared("padded", _hidden(executor, forest, bucket), alone)
         if executor.graphs is not None:
             replayed = [_replayed(executor, plan([prompt]))[0] for prompt in prompts]
@@ -69,6 +64,16 @@ def company(seed: int, vocab_size: int) -> list[np.ndarray]:
         *tails, np.concatenate([state, ids(70)]), np.concatenate([other, ids(1)]), other, ids(1),
         ids(33), state, *siblings,
     ]  # fmt: skip
+
+
+def roomy(forest: Forest, *, unused_rows: int) -> Bucket:
+    """A bucket that the forest fits with room in every table but that of levels."""
+    return Bucket(
+        forest.num_rows + unused_rows,
+        forest.num_chunks + UNUSED_CHUNKS,
+        forest.path_chunks.shape[1] + 2,
+        forest.num_levels,
+    )
 
 
 def _hidden(executor: Executor, forest: Forest, bucket: Bucket | None = None) -> list[Tensor]:

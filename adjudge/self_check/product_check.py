@@ -35,13 +35,15 @@ def products(executor: Executor, row_counts: Sequence[int]) -> Iterator[CheckRow
             fallen = replace(used, own=used.own | shapes)
             different = _product_differs(weights_NK, fallen, row_counts)
             used = used if different else fallen
-        elif (
-            not different
-            and shapes <= added
-            and (sums := _sum_differs(weights_NK[0], used, row_counts))
-        ):
-            after = f"; added apart, since the library's sum {_detail(sums, row_counts)}"
-            used = replace(used, apart=used.apart | shapes)
+        for weight_NK in [] if different else weights_NK:
+            shape_NK = tuple(weight_NK.shape)
+            if shape_NK not in added - used.own:
+                continue
+            if shape_NK in used.apart:
+                after += "; added apart"
+            elif sums := _sum_differs(weight_NK, used, row_counts):
+                after += f"; added apart, since the library's sum {_detail(sums, row_counts)}"
+                used = replace(used, apart=used.apart | {shape_NK})
         name = "Triton product" if tried or shapes <= used.own else "product"
         whole, *parts = (f"{list(weight_NK.shape)}" for weight_NK in weights_NK)
         shape = f"{whole} = {' | '.join(parts)}" if parts else whole

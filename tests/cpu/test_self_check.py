@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+import adjudge
 from adjudge import graphs, self_check
 from adjudge.checkpoint import open_checkpoint
 from adjudge.config import EngineConfig
@@ -135,9 +136,41 @@ def test_a_product_that_fails_only_where_it_is_added_is_added_apart_and_stays_so
     assert apart.detail.endswith("added apart, since the library's sum differs at [1] rows")
     assert executor.model.linear_plan.apart == {shape}
     before = executor.model.linear_plan
-    assert self_check.at_load(executor, CONFIG)["self_check_kept"] is False
+    found = self_check.at_load(executor, CONFIG)
+    assert found["self_check_kept"] is False
+    assert found["products_added_apart"] == [list(shape)]
+    again = list(product_check.products(executor, (1, 600)))
+    assert [row.shape for row in again if row.detail.endswith("; added apart")] == [
+        f"{list(shape)}"
+    ]
     assert self_check.at_load(fresh, CONFIG)["self_check_kept"] is True
     assert fresh.model.linear_plan == before
+
+
+def test_a_part_that_has_the_shape_of_an_added_weight_is_added_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """z of in_proj and o_proj of 9B are both [4096, 4096], and the check meets the shape once."""
+    whole = torch.randn(24, 16, generator=torch.Generator().manual_seed(0))
+
+    def other(y: Tensor, x: Tensor, weight: Tensor, plan: linear.LinearPlan) -> None:
+        linear.add_linear(y, x, weight, plan)
+        y.mul_(1 + 2**-10 * (len(x) == 1))
+
+    monkeypatch.setattr(product_check, "add_linear", other)
+    monkeypatch.setattr(product_check, "linear", lambda x, weight, plan: row_by_row(x, weight))
+    used: list[linear.LinearPlan] = []
+    model = SimpleNamespace(
+        products=lambda: [(whole, whole[:8], whole[8:])],
+        added=lambda: {(16, 16)},
+        linear_plan=linear.AS_IT_IS,
+    )
+    executor: Any = SimpleNamespace(
+        model=model, device=Device(torch.device("cpu"), torch.float32), use=used.append
+    )
+    (row,) = product_check.products(executor, (1, 32))
+    assert row.passed and "added apart" in row.detail
+    assert [plan.apart for plan in used] == [{(16, 16)}]
 
 
 @pytest.mark.usefixtures("as_a_gpu")
@@ -176,7 +209,7 @@ def test_a_kernel_that_is_wrong_alike_everywhere_is_refused(
 ) -> None:
     """One head of one of many rows suffices, and no flag lets it pass."""
     executor.device.dtype = torch.bfloat16
-    assert [row.passed for row in op_check.ops(executor)] == [True] * 5
+    assert [row.passed for row in op_check.ops(executor)] == [True] * 7
     sound = getattr(op_check, op)
 
     def wrong(x: Tensor, *others: Any, **sizes: Any) -> Tensor:
@@ -193,7 +226,10 @@ def test_a_kernel_that_is_wrong_alike_everywhere_is_refused(
             "gated_delta": [
                 f"delta rule, {name}" for name in ("one prompt", "together", "as captured")
             ],
-            "tree_attention": ["attention", "attention, read out"],
+            "tree_attention": [
+                f"attention, {name}"
+                for name in ("one prompt", "together", "in a large pass", "read out")
+            ],
         }[op]
     )
     with pytest.raises(DeviceError, match="kernels compute something else than they should"):
@@ -206,7 +242,7 @@ def test_a_model_may_have_no_delta_rule(executor: Executor) -> None:
     executor.model = replace(executor.model, layers=layers[-1:])
     assert isinstance(layers[-1].mixer, qwen3_5.Attention)
     rows = list(op_check.ops(executor))
-    assert [row.shape for row in rows] == ["attention", "attention, read out"]
+    assert len(rows) == 4 and all(row.shape.startswith("attention, ") for row in rows)
     assert op_check.num_ops(executor) == len(rows)
 
 
@@ -247,8 +283,9 @@ def test_another_check_does_not_take_the_result_of_this_one(
 ) -> None:
     before = kept.kept_file(executor)
     assert kept.kept_file(executor) == before
-    (tmp_path / "op_check.py").write_text("MOST_DISTANCE = 0.01")
-    monkeypatch.setattr(kept, "__file__", str(tmp_path / "kept.py"))
+    (tmp_path / "ops").mkdir()
+    (tmp_path / "ops" / "scan.py").write_text("DEEP = (3,)")
+    monkeypatch.setattr(adjudge, "__file__", str(tmp_path / "__init__.py"))
     assert kept.kept_file(executor) != before
 
 
