@@ -12,7 +12,6 @@ import argparse
 import os
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 
@@ -24,7 +23,7 @@ from adjudge.origins import add_flags, resolve
 from adjudge.progress import Reporter
 from adjudge.proof.asked import Asked
 from adjudge.proof.layouts import LAYOUTS, Shared
-from adjudge.proof.result import write_result
+from adjudge.proof.result import file_to_write, write_result
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,10 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--layout",
         nargs="+",
+        action="extend",
         metavar="P+TxN",
         help="N prompts with P shared and T own tokens, or TxN; or FAMILY:S+QxO, a request of a "
         "state of S tokens and Q choices of O options in that family's prompts; default: "
-        + ", ".join(f"{shared.prefix}+{shared.tail}x{shared.count}" for shared in LAYOUTS),
+        + ", ".join(shared.spelling for shared in LAYOUTS),
     )
     parser.add_argument("--repeats", type=int, default=20, help="passes of each (default: 20)")
     parser.add_argument(
@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--ops", action="store_true", help="show each layout's time by op")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the result as JSON")
+    parser.add_argument(
+        "--out", type=file_to_write, metavar="FILE", help="write the result as JSON"
+    )
     add_flags(parser, ["engine"], leave_out=["model"])
 
 

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -35,7 +34,7 @@ from adjudge.proof.load import Mode
 from adjudge.proof.own_server import OwnServer
 from adjudge.proof.page import serve_page
 from adjudge.proof.peaks import peak_of
-from adjudge.proof.result import write_result, write_text
+from adjudge.proof.result import file_to_write, write_result, write_text
 from adjudge.proof.serve_bench import ServePlan, bench_serve
 
 
@@ -61,8 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print the result as JSON")
-    group.add_argument("--out", type=Path, metavar="FILE", help="write the result as JSON")
-    group.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots")
+    group.add_argument("--out", type=file_to_write, metavar="FILE", help="write the result as JSON")
+    group.add_argument("--html", type=file_to_write, metavar="FILE", help="write a page with plots")
     group.add_argument(
         "--geometry", metavar="SIZE", help="of the served model, for the utilisation: 2b, 9b, …"
     )

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 
@@ -21,7 +20,7 @@ from adjudge.commands.measured_model import model_facts
 from adjudge.commands.table import table
 from adjudge.origins import add_flags, resolve
 from adjudge.progress import Reporter
-from adjudge.proof.result import CheckResult, write_result
+from adjudge.proof.result import CheckResult, file_to_write, write_result
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--full", action="store_true", help="more row counts, more passes")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the result as JSON")
+    parser.add_argument(
+        "--out", type=file_to_write, metavar="FILE", help="write the result as JSON"
+    )
     add_flags(parser, ["engine"], leave_out=["model", "self_check", "allow_inexact"])
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
 
 import msgspec
 
@@ -24,7 +23,7 @@ from adjudge.commands.table import table
 from adjudge.commands.workload_flags import add_workload_flags, workload_from
 from adjudge.origins import add_flags, resolve
 from adjudge.progress import Reporter
-from adjudge.proof.result import Parity, ParityResult, write_result
+from adjudge.proof.result import Parity, ParityResult, file_to_write, write_result
 from adjudge.proof.spread import Percentiles
 
 REPORTED = (
@@ -50,7 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-probability-drift", type=float, metavar="P", help="of any candidate, absolute"
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the result as JSON")
+    parser.add_argument(
+        "--out", type=file_to_write, metavar="FILE", help="write the result as JSON"
+    )
     add_flags(parser, ["engine"], leave_out=["model"])
 
 

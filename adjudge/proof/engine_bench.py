@@ -109,12 +109,6 @@ class _Bench:
 
     def outcome(self, model: dict[str, object]) -> Outcome:
         layouts = self.layouts
-        for filled in layouts:
-            if filled.unique_tokens > self.engine.max_rows:
-                raise ConfigError(
-                    f"the layout {filled.name} has {filled.unique_tokens:,} tokens and a pass "
-                    f"holds {self.engine.max_rows:,}; raise --max-batch-tokens"
-                )
         gates = [self.exactness()]
         for done, filled in enumerate(layouts):
             self.progress("layouts checked", done, len(layouts))
@@ -233,9 +227,21 @@ class _Bench:
         return self.peer.hidden(prompt)
 
     def _filled(self, layout: Shared | Asked) -> Filled:
-        if isinstance(layout, Asked):
-            return Filled(layout.name, layout.prompts(self.wanted.config, SEED))
-        return Filled(layout.name, layout.prompts(self.executor.model.config.vocab_size, SEED))
+        if isinstance(layout, Shared):
+            self._must_fit(layout.name, layout.unique_tokens)
+            vocab_size = self.executor.model.config.vocab_size
+            return Filled(layout.name, layout.prompts(vocab_size, SEED))
+        self._must_fit(layout.name, layout.state)
+        filled = Filled(layout.name, layout.prompts(self.wanted.config, SEED))
+        self._must_fit(layout.name, filled.unique_tokens)
+        return filled
+
+    def _must_fit(self, name: str, num_tokens: int) -> None:
+        if num_tokens > self.engine.max_rows:
+            raise ConfigError(
+                f"the layout {name} has {num_tokens:,} tokens and a pass holds "
+                f"{self.engine.max_rows:,}; raise --max-batch-tokens"
+            )
 
     @torch.inference_mode()
     def _hidden(self, prompts: Sequence[TokenIds]) -> Tensor:

@@ -24,14 +24,20 @@ class Shared:
     @classmethod
     def of(cls, text: str) -> Shared:
         """From "prefix+tailxcount", or "tailxcount" without a shared prefix. Raises ConfigError."""
-        found = _SPELLING.fullmatch(text.replace(",", "").replace(" ", "").replace("×", "x"))
-        if found is None or "0" in found.groups():
+        plain = text.replace(",", "").replace(" ", "").replace("×", "x").lower()
+        found = _SPELLING.fullmatch(plain)
+        prefix, tail, count = (0, 0, 0) if found is None else (int(n or 0) for n in found.groups())
+        if not tail or not count:
             raise ConfigError(
-                f"the layout is {text!r}; it takes PREFIX+TAILxCOUNT or TAILxCOUNT, for example "
-                "1024+38x32"
+                f"the layout is {text!r}; it takes PREFIX+TAILxCOUNT or TAILxCOUNT, with a tail "
+                "and a count of 1 or more, for example 1024+38x32"
             )
-        prefix, tail, count = found.groups()
-        return cls(int(prefix or 0), int(tail), int(count))
+        return cls(prefix, tail, count)
+
+    @property
+    def spelling(self) -> str:
+        """What `of` reads."""
+        return (f"{self.prefix}+" if self.prefix else "") + f"{self.tail}x{self.count}"
 
     @property
     def name(self) -> str:
@@ -47,7 +53,15 @@ class Shared:
         return (self.prefix + self.tail) * self.count
 
     def prompts(self, vocab_size: int, seed: int) -> list[TokenIds]:
-        """int32 [prefix + tail] for each prompt; no two tails start with the same token."""
+        """int32 [prefix + tail] for each prompt; no two tails start with the same token.
+
+        Raises ConfigError for more prompts than there are tokens.
+        """
+        if self.count > vocab_size:
+            raise ConfigError(
+                f"the layout {self.name} has more prompts than the vocabulary has tokens for them "
+                f"to begin with, {vocab_size:,}; ask for fewer"
+            )
         rng = np.random.default_rng(seed)
         prefix = rng.integers(0, vocab_size, self.prefix)
         tails = rng.integers(0, vocab_size, (self.count, self.tail))

@@ -122,6 +122,31 @@ def test_a_layout_larger_than_a_pass_is_refused(
     assert "85 tokens and a pass holds 64; raise --max-batch-tokens" in errors
 
 
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        ("9999999999x1", "has 9,999,999,999 tokens and a pass holds"),
+        ("open_jev:99999999+1x2", "has 99,999,999 tokens and a pass holds"),
+        ("1x1100", "has more prompts than the vocabulary has tokens"),
+    ],
+)
+def test_a_layout_that_cannot_be_is_refused_before_it_is_made(
+    bench: Callable[..., tuple[int, str, str]], layout: str, message: str
+) -> None:
+    code, _, errors = bench("--layout", layout)
+    assert code == 2 and message in errors
+
+
+def test_a_result_that_could_not_be_written_is_refused_before_it_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for out in (tmp_path, tmp_path / "missing" / "x.json"):
+        with pytest.raises(SystemExit) as found:
+            main(["bench", "engine", "--out", str(out)])
+        assert found.value.code == 2
+        assert f"{out} cannot be written" in capsys.readouterr().err
+
+
 class Multiplied(TorchDispatchMode):
     """Collects the shape (rows, inputs, outputs) of every matrix product with a weight."""
 
@@ -196,7 +221,9 @@ def test_layout_spellings() -> None:
     ]  # fmt: skip
     for shared in LAYOUTS[7:]:
         assert count_rows(shared.prompts(1000, 0)) == shared.unique_tokens
-    for text in ("38", "1+2+3", "0x4", "x4"):
+    assert Shared.of("0+64X1") == Shared.of("64x1") == Shared(0, 64, 1)
+    assert [Shared.of(shared.spelling) for shared in LAYOUTS] == list(LAYOUTS)
+    for text in ("38", "1+2+3", "0x4", "4x0", "x4"):
         with pytest.raises(ConfigError, match="it takes PREFIX"):
             Shared.of(text)
 
