@@ -6,6 +6,7 @@ The interpreter has no BF16 products, so values are FP32 here; the roundings run
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,6 +121,38 @@ def test_attention_of_siblings_that_share_tiles(parent: int) -> None:
     assert row_tiles(forest, HEIGHT).shape[1] < forest.num_chunks
     close(*attention_of(made, 4, 2))
     close(*attention_of(made, 5, 1, padded=True))
+
+
+def in_order(a: np.ndarray, b: np.ndarray, **_: Any) -> np.ndarray:
+    """a b, each sum from its first term on: numpy's own depends on a row's place."""
+    total = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    for k in range(a.shape[1]):
+        total += a[:, k : k + 1] * b[k : k + 1]
+    return total
+
+
+@pytest.mark.parametrize("parent", [256, 300])
+def test_siblings_that_share_tiles_have_the_bits_of_each_alone(
+    parent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(parent)
+    state = rng.integers(0, 90, parent)
+    made = [
+        np.concatenate([state, rng.integers(0, 90, n)]).astype(np.int32) for n in (1, 5, 40, 3, 22)
+    ]
+    queries, keys, values = (normal(90, n, 32, seed=seed) for seed, n in enumerate((4, 2, 2)))
+    monkeypatch.setattr(np, "matmul", in_order)
+
+    def ends(company: list[np.ndarray]) -> Tensor:
+        forest = plan(company)
+        tables, _ = tables_of(company)
+        ids = tables.token_ids_R.long()
+        o_RND = attention_on(tables, queries[ids], keys[ids], values[ids])
+        return o_RND[forest.readout_rows[forest.prompt_readout]]
+
+    together = ends(made)
+    for prompt, o_ND in zip(made, together, strict=True):
+        assert ends([prompt])[0].equal(o_ND)
 
 
 def delta_of(
