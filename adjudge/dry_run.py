@@ -70,9 +70,8 @@ def _model(name: str, config: EngineConfig, service: ServiceConfig) -> dict[str,
     if needed > memory.budget:
         raise ConfigError(
             f"{checkpoint.card.name} needs {needed / GIB:.1f} GiB and may take "
-            f"{memory.budget / GIB:.1f} GiB of {device.name}; lower max_batch_tokens (now "
-            f"{config.max_batch_tokens}) or prefix_cache_mib (now {config.prefix_cache_mib}), or "
-            "use a machine with more memory"
+            f"{memory.budget / GIB:.1f} GiB of {device.name}; "
+            + memory.remedies(config, "use a machine with more memory")
         )
     return {
         "name": name or checkpoint.card.name,

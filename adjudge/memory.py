@@ -74,6 +74,15 @@ class MemoryPlan:
     def total(self) -> int:
         return sum(getattr(self, name) for name in PARTS)
 
+    def remedies(self, config: EngineConfig, *others: str) -> str:
+        """What to do so that it fits: settings that can be lowered, then the others."""
+        if self.weights > self.budget:
+            return f"its weights alone take {self.weights / GIB:.1f} GiB, so {' or '.join(others)}"
+        names = ["max_batch_tokens", *(["prefix_cache_mib"] if config.prefix_cache_mib else [])]
+        lower = " or ".join(f"{name} (now {getattr(config, name)})" for name in names)
+        *first, last = [f"lower {lower}", *others]
+        return f"{', '.join(first)}, or {last}"
+
     def lines(self) -> list[str]:
         """One line a part, for a person."""
         parts = [(name, getattr(self, name)) for name in (*PARTS, "total")]
@@ -193,9 +202,8 @@ def check(
     if made.total > made.budget:
         raise DeviceError(
             f"the model needs {made.total / GIB:.1f} GiB and may take {made.budget / GIB:.1f} GiB "
-            f"of {device.name}, where {free / GIB:.1f} GiB are free; lower max_batch_tokens (now "
-            f"{config.max_batch_tokens}) or prefix_cache_mib (now {config.prefix_cache_mib}), "
-            "raise gpu_memory_fraction, or use a larger device"
+            f"of {device.name}, where {free / GIB:.1f} GiB are free; "
+            + made.remedies(config, "raise gpu_memory_fraction", "use a larger device")
         )
     return made
 

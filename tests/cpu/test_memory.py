@@ -225,6 +225,26 @@ def test_a_model_that_does_not_fit_is_refused(
         memory.check(GEOMETRIES["9b"], DEFAULT, device)
 
 
+def test_remedies_are_those_that_can_help() -> None:
+    model, others = GEOMETRIES["9b"], ("raise the fraction", "use another device")
+    for budget, cache, expected in (
+        (
+            19 * GIB,
+            0,
+            "lower max_batch_tokens (now 16384), raise the fraction, or use another device",
+        ),
+        (19 * GIB, 8, "lower max_batch_tokens (now 16384) or prefix_cache_mib (now 8), raise"),
+        (
+            10 * GIB,
+            0,
+            "its weights alone take 14.8 GiB, so raise the fraction or use another device",
+        ),
+    ):
+        config = EngineConfig(prefix_cache_mib=cache)
+        made = memory.plan(model, config, item_bytes=2, budget=budget)
+        assert made.remedies(config, *others).startswith(expected)
+
+
 def test_memory_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
