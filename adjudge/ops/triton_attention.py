@@ -117,7 +117,7 @@ def tree_attention(
 
     def attend(choice: tuple[int, int]) -> None:
         lanes, stages = choice
-        parts = triton.cdiv(pairs, lanes)
+        parts = -(-pairs // lanes)
         _tree_attention[(len(query_M) * parts, num_kv_heads)](
             q_QND, k_RKD, v_RKD, gate_QND, out_QND, query_M, count_M, position_M, chunk_M, place_Q,
             chunk_rows_CT, path_chunks_CW, scale * LOG2_E, v_RKD.stride(0), gate_QND.stride(0),
@@ -125,10 +125,10 @@ def tree_attention(
             parts, CHUNK, num_warps=lanes // 16, num_stages=stages,
         )  # fmt: skip
 
-    def programs(lanes: int) -> int:
-        return len(query_M) * -(-pairs // lanes) * num_kv_heads
+    def programs(choice: tuple[int, int]) -> int:
+        return len(query_M) * -(-pairs // choice[0]) * num_kv_heads
 
-    most = max(programs(128), AT_ONCE * num_multiprocessors(q_QND))
-    choices = NARROW if programs(64) <= most else (WIDE, *NARROW)
+    most = max(programs(WIDE), AT_ONCE * num_multiprocessors(q_QND))
+    choices = NARROW if programs(NARROW[0]) <= most else (WIDE, *NARROW)
     first_that_fits(("attention", head_dim, choices), q_QND, choices, attend)
     return out_QND
