@@ -63,7 +63,7 @@ def gated_delta(
     R, C = x_RX.shape[0], conv_weight_C4.shape[0]
     inputs = Inputs(
         x_RC=x_RX[:, :C],
-        kernel_C114=conv_weight_C4.contiguous().view(C, 1, 1, -1),
+        kernel_C114=conv_weight_C4.view(C, 1, 1, -1),
         beta_RV=_beta(x_RX[:, C : C + V]),
         decay_RV=_decay(x_RX[:, C + V : C + 2 * V], A_log_V, dt_bias_V),
         sizes=(H, V // H, K, D),
