@@ -5,18 +5,17 @@ Comparing bits of one kernel with its own cannot see a compiler that makes it wr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from adjudge.device_tables import to_device
-from adjudge.forest import plan
-from adjudge.layout import layout
+from adjudge.forest import Forest, plan
+from adjudge.layout import Bucket, layout
 from adjudge.models.qwen3_5 import GatedDelta
 from adjudge.ops.attention import SLOTS, tree_attention
 from adjudge.ops.delta import gated_delta
@@ -55,8 +54,9 @@ def ops(executor: Executor) -> Iterator[CheckRow]:
     if not executor.device.is_cuda:
         return
     dtype, prompts = executor.device.dtype, company(0, 1000)
-    shared, reference = _both(executor, prompts)
-    alone, alone_reference = _both(executor, prompts[:1])
+    forest, of_one = plan(prompts), plan(prompts[:1])
+    shared, reference = _on_device(executor, forest), _for_reference(forest)
+    alone, alone_reference = _on_device(executor, of_one), _for_reference(of_one)
     if (mixer := _delta_mixer(executor)) is not None:
         delta = partial(_delta, mixer, executor)
         expected = delta(alone_reference, torch.float32)
@@ -70,29 +70,20 @@ def ops(executor: Executor) -> Iterator[CheckRow]:
     yield _compared("attention, one prompt", attention(alone, dtype), expected)
     expected = attention(reference, torch.float32)
     yield _compared("attention, together", attention(shared, dtype), expected)
-    large = _roomy(executor, prompts)
+    large = _on_device(executor, forest, roomy(forest, unused_rows=0))
     yield _compared("attention, in a large pass", attention(large, dtype), expected)
     attention = partial(_attention, executor, read_out=True)
     expected = attention(reference, torch.float32)
     yield _compared("attention, read out", attention(shared, dtype), expected)
 
 
-def _roomy(executor: Executor, prompts: Sequence[np.ndarray]) -> Tables:
-    """The tables of one forest as those of a large pass."""
-    forest = plan(prompts)
-    bucket = roomy(forest, unused_rows=0)
+def _on_device(executor: Executor, forest: Forest, bucket: Bucket | None = None) -> Tables:
     laid = layout(forest, height=executor.height, bucket=bucket)
     return to_device(laid, executor.device.torch_device)
 
 
-def _both(executor: Executor, prompts: Sequence[np.ndarray]) -> tuple[Tables, Tables]:
-    """The tables of one forest on the device, and for the reference."""
-    forest = plan(prompts)
-    device = executor.device.torch_device
-    return (
-        to_device(layout(forest, height=executor.height), device),
-        to_device(layout(forest, height=SLOTS), CPU),
-    )
+def _for_reference(forest: Forest) -> Tables:
+    return to_device(layout(forest, height=SLOTS), CPU)
 
 
 def _delta_mixer(executor: Executor) -> GatedDelta | None:

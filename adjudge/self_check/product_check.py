@@ -35,15 +35,11 @@ def products(executor: Executor, row_counts: Sequence[int]) -> Iterator[CheckRow
             fallen = replace(used, own=used.own | shapes)
             different = _product_differs(weights_NK, fallen, row_counts)
             used = used if different else fallen
-        for weight_NK in [] if different else weights_NK:
-            shape_NK = tuple(weight_NK.shape)
-            if shape_NK not in added - used.own:
-                continue
-            if shape_NK in used.apart:
-                after += "; added apart"
-            elif sums := _sum_differs(weight_NK, used, row_counts):
-                after += f"; added apart, since the library's sum {_detail(sums, row_counts)}"
-                used = replace(used, apart=used.apart | {shape_NK})
+        if not different:
+            for weight_NK in weights_NK:
+                if tuple(weight_NK.shape) in added:
+                    used, seen = _with_sum(weight_NK, used, row_counts)
+                    after += seen
         name = "Triton product" if tried or shapes <= used.own else "product"
         whole, *parts = (f"{list(weight_NK.shape)}" for weight_NK in weights_NK)
         shape = f"{whole} = {' | '.join(parts)}" if parts else whole
@@ -72,6 +68,22 @@ def _product_differs(
         return torch.cat([linear(x_RK[:count].clone(), part, used) for part in parts_NK], 1)
 
     return _differing((whole, in_parts) if parts_NK else (whole,), row_counts)
+
+
+def _with_sum(
+    weight_NK: Tensor, used: LinearPlan, row_counts: Sequence[int]
+) -> tuple[LinearPlan, str]:
+    """The plan that keeps sums with this product exact, and what there is to say of it."""
+    shape = tuple(weight_NK.shape)
+    if shape in used.own:
+        return used, ""
+    if shape in used.apart:
+        return used, "; added apart"
+    different = _sum_differs(weight_NK, used, row_counts)
+    if not different:
+        return used, ""
+    apart = replace(used, apart=used.apart | {shape})
+    return apart, f"; added apart, since the library's sum {_detail(different, row_counts)}"
 
 
 def _sum_differs(weight_NK: Tensor, used: LinearPlan, row_counts: Sequence[int]) -> list[int]:
