@@ -18,12 +18,13 @@ import msgspec
 from adjudge.commands.bench_tables import engine_text, show_gates
 from adjudge.commands.load import load_engine, with_model
 from adjudge.commands.measured_model import model_facts
+from adjudge.commands.result_flags import add_result_flags
 from adjudge.errors import ConfigError
 from adjudge.origins import add_flags, resolve
 from adjudge.progress import Reporter
 from adjudge.proof.asked import Asked
 from adjudge.proof.layouts import LAYOUTS, Shared
-from adjudge.proof.result import file_to_write, write_result
+from adjudge.proof.result import write_result
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,10 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--transformers", action="store_true", help="compare with the transformers library"
     )
     parser.add_argument("--ops", action="store_true", help="show each layout's time by op")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument(
-        "--out", type=file_to_write, metavar="FILE", help="write the result as JSON"
-    )
+    add_result_flags(parser)
     add_flags(parser, ["engine"], leave_out=["model"])
 
 

@@ -23,6 +23,7 @@ import msgspec
 from adjudge.commands.bench_tables import serve_text, show_gates
 from adjudge.commands.load import with_model
 from adjudge.commands.measured_model import model_facts
+from adjudge.commands.result_flags import add_result_flags, file_to_write
 from adjudge.commands.workload_flags import add_workload_flags, workload_from
 from adjudge.config import EngineConfig, kinds
 from adjudge.errors import ConfigError
@@ -34,7 +35,7 @@ from adjudge.proof.load import Mode
 from adjudge.proof.own_server import OwnServer
 from adjudge.proof.page import serve_page
 from adjudge.proof.peaks import peak_of
-from adjudge.proof.result import file_to_write, write_result, write_text
+from adjudge.proof.result import write_result, write_text
 from adjudge.proof.serve_bench import ServePlan, bench_serve
 
 
@@ -59,8 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tolerance", type=float, default=1e-6, help="of sums and expectations (default: 1e-6)"
     )
     group = parser.add_argument_group("output")
-    group.add_argument("--json", action="store_true", help="print the result as JSON")
-    group.add_argument("--out", type=file_to_write, metavar="FILE", help="write the result as JSON")
+    add_result_flags(group)
     group.add_argument("--html", type=file_to_write, metavar="FILE", help="write a page with plots")
     group.add_argument(
         "--geometry", metavar="SIZE", help="of the served model, for the utilisation: 2b, 9b, …"

@@ -17,10 +17,11 @@ import msgspec
 from adjudge.commands.bench_tables import evidence_text
 from adjudge.commands.load import load_engine, with_model
 from adjudge.commands.measured_model import model_facts
+from adjudge.commands.result_flags import add_result_flags
 from adjudge.commands.table import table
 from adjudge.origins import add_flags, resolve
 from adjudge.progress import Reporter
-from adjudge.proof.result import CheckResult, file_to_write, write_result
+from adjudge.proof.result import CheckResult, write_result
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,10 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model", nargs="?", default=argparse.SUPPRESS, metavar="FOLDER", help="model folder"
     )
     parser.add_argument("--full", action="store_true", help="more row counts, more passes")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument(
-        "--out", type=file_to_write, metavar="FILE", help="write the result as JSON"
-    )
+    add_result_flags(parser)
     add_flags(parser, ["engine"], leave_out=["model", "self_check", "allow_inexact"])
 
 

@@ -19,11 +19,12 @@ import msgspec
 from adjudge.commands.bench_tables import evidence_text
 from adjudge.commands.load import load_engine, with_model
 from adjudge.commands.measured_model import model_facts
+from adjudge.commands.result_flags import add_result_flags
 from adjudge.commands.table import table
 from adjudge.commands.workload_flags import add_workload_flags, workload_from
 from adjudge.origins import add_flags, resolve
 from adjudge.progress import Reporter
-from adjudge.proof.result import Parity, ParityResult, file_to_write, write_result
+from adjudge.proof.result import Parity, ParityResult, write_result
 from adjudge.proof.spread import Percentiles
 
 REPORTED = (
@@ -48,10 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-probability-drift", type=float, metavar="P", help="of any candidate, absolute"
     )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument(
-        "--out", type=file_to_write, metavar="FILE", help="write the result as JSON"
-    )
+    add_result_flags(parser)
     add_flags(parser, ["engine"], leave_out=["model"])
 
 

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -196,16 +194,6 @@ RESULTS: dict[str, type[AnyResult]] = {
     "parity": ParityResult,
 }
 """`kind` of a result file -> its type."""
-
-
-def file_to_write(text: str) -> Path:
-    """A flag's file, refused before the work whose result it is to hold: its folder must exist."""
-    path = Path(text)
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise argparse.ArgumentTypeError(
-            f"{text} cannot be written; name a file in a folder that exists"
-        )
-    return path
 
 
 def write_result(path: Path, result: Any) -> None:
