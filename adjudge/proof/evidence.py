@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import adjudge
+from adjudge.sources import digest_of, installed_digest
 
 LIBRARIES = (
     *("torch", "triton", "numpy", "tokenizers", "safetensors", "msgspec", "starlette", "uvicorn"),
@@ -122,12 +123,7 @@ def build() -> Build:
         version=adjudge.__version__,
         commit=commit,
         dirty=None if changes is None else bool(changes),
-        source_sha256=_source_digest(
-            {
-                path.relative_to(package).as_posix(): path.read_bytes()
-                for path in package.rglob("*.py")
-            }
-        ),
+        source_sha256=installed_digest(),
     )
 
 
@@ -140,15 +136,6 @@ def _git(package: Path, *words: str) -> str | None:
         [git, "-C", str(package), *words], capture_output=True, text=True, check=False
     )
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _source_digest(sources: Mapping[str, bytes]) -> str:
-    """Of files by their path in the package."""
-    total = hashlib.sha256()
-    for path, content in sorted(sources.items()):
-        total.update(f"{path}\0".encode())
-        total.update(hashlib.sha256(content).digest())
-    return total.hexdigest()
 
 
 def commit_of(source_sha256: str) -> str | None:
@@ -172,7 +159,7 @@ def _committed_digest(package: Path, commit: str) -> str:
             for member in files.getmembers()
             if member.name.endswith(".py") and (found := files.extractfile(member)) is not None
         }
-    return _source_digest(sources)
+    return digest_of(sources)
 
 
 @cache

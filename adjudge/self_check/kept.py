@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-import adjudge
 from adjudge.ops.linear import LinearPlan
 from adjudge.self_check.check_row import CheckRow
+from adjudge.sources import installed_digest
 
 if TYPE_CHECKING:
     from adjudge.executor import Executor
@@ -34,14 +34,10 @@ def kept_file(executor: Executor) -> Path | None:
         return None
     import triton
 
-    from adjudge import __version__
-
-    package = Path(adjudge.__file__).parent
-    sources = b"".join(path.read_bytes() for path in sorted(package.rglob("*.py")))
     facts = [
-        __version__, executor.device.facts(), triton.__version__,
+        installed_digest(), executor.device.facts(), triton.__version__,
         torch.cuda.get_device_capability(executor.device.torch_device), str(executor.model.config),
-        executor.states is not None, hashlib.sha256(sources).hexdigest(),
+        executor.states is not None,
         [[list(w.shape) for w in weights] for weights in executor.model.products()],
         [[list(d.a_LK.shape), list(d.b_NL.shape)] for d in executor.model.deltas()],
     ]  # fmt: skip

@@ -20,20 +20,11 @@ SOURCES = sorted(
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 TORCH_FREE = {"wire", "errors", "config", "origins", "families", "forest", "tokenizer"}
-TORCH_FREE |= {
-    "compiler",
-    "layout",
-    "tiles",
-    "scheduler",
-    "service",
-    "engine_door",
-    "commands",
-    "cli",
-}
-TORCH_FREE |= {"prefixes", "graft", "reuse"}
+TORCH_FREE |= {"compiler", "layout", "scheduler", "service", "engine_door", "commands", "cli"}
+TORCH_FREE |= {"prefixes", "graft", "reuse", "tiles", "sources"}
 
 RANKS = [
-    {"errors", "ops", "progress"},
+    {"errors", "ops", "progress", "sources"},
     {"config", "wire"},
     {"origins", "families", "forest", "device"},
     {"tokenizer", "engine_door", "tiles"},
