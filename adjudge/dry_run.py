@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from adjudge.buckets import ladder
 from adjudge.compiler import Compiler
 from adjudge.config import EngineConfig, ServiceConfig
 from adjudge.device import Device, open_device
 from adjudge.engine import check_memory, open_model
 from adjudge.errors import ConfigError, DeviceError
-from adjudge.layout import ladder
 from adjudge.memory import PARTS, plan
 from adjudge.service.keys import load_keys
 from adjudge.service.listener import bind
@@ -65,7 +65,7 @@ def _model(name: str, config: EngineConfig, service: ServiceConfig) -> dict[str,
     )
     parts = {part: getattr(memory, part) for part in PARTS}
     if not device.is_cuda:
-        del parts["beside"], parts["graphs"], parts["libraries"]
+        del parts["graphs"], parts["libraries"]
     needed = sum(parts.values())
     if needed > memory.budget:
         raise ConfigError(

@@ -87,6 +87,8 @@ class Executor:
                 progress=progress,
             )
             heads = Heads.of(checkpoint, device=device.torch_device, dtype=device.dtype)
+            if planned is not None:
+                memory.reserve(planned, device)
             height = CHUNK if device.is_cuda else SLOTS
             made = cls(model, heads, device, height, config, checkpoint.weights.adapter_use)
             if config.prefix_cache_mib:
@@ -100,9 +102,6 @@ class Executor:
                 made.findings = self_check.at_load(made, config, progress=progress)
             if config.graphs and device.is_cuda:
                 made.graphs = graphs.capture(made, config, progress=progress)
-            if planned is not None:
-                # Last: a capture gives back what the allocator holds and nobody uses.
-                memory.reserve(planned, device, model.beside)
         return made
 
     def use(self, linear_plan: LinearPlan) -> None:

@@ -17,6 +17,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from adjudge.buckets import Bucket
 from adjudge.forest import CHUNK, Forest
 from adjudge.tiles import readout_places, readout_tiles, row_places, row_tiles
 
@@ -26,34 +27,6 @@ Size = tuple[int, ...]
 ALIGNED = 4
 """Tables and rows of tiles start at multiples of this many integers (16 bytes), so that kernels
 meet one alignment and are compiled once."""
-
-FEWEST_READOUTS = 64
-"""Rows of a captured pass's last layer, ops.linear.FEWEST_ROWS: with fewer its products would be
-padded one by one."""
-
-CROSSOVER = 1536 * 216_000_000
-"""Rows times weights of a layer above which launches hide behind the GPU, so that a graph gains
-nothing: a slow host takes half a millisecond to launch a layer, and these products take one."""
-FEWEST_ROWS = 1536
-"""Rows up to which there are graphs whatever the model's size."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """Sizes that a pass is padded to. levels: generations of runs, exactly."""
-
-    rows: int
-    chunks: int
-    windows: int
-    levels: int
-
-    def fits(self, forest: Forest) -> bool:
-        return (
-            len(forest.token_ids) <= self.rows
-            and len(forest.chunk_len) <= self.chunks
-            and forest.path_chunks.shape[1] <= self.windows
-            and forest.num_levels <= self.levels
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +133,7 @@ def padding(bucket: Bucket, height: int) -> tuple[Places, Ints]:
 
     A padded readout reads row 0 again.
     """
-    rows, chunks = bucket.rows, bucket.chunks
-    readouts = max(chunks, FEWEST_READOUTS)
+    rows, chunks, readouts = bucket.rows, bucket.chunks, bucket.readouts
     empty: dict[str, tuple[Size, int]] = {
         "token_ids_R": ((rows,), 0),
         "positions_3R": ((3, rows), 0),
@@ -188,30 +160,3 @@ def padding(bucket: Bucket, height: int) -> tuple[Places, Ints]:
         buffer[start : start + prod(shape)] = value
     buffer.flags.writeable = False
     return places, buffer
-
-
-def ladder(most_rows: int, layer_weights: int) -> tuple[Bucket, ...]:
-    """The buckets that graphs are captured of, smallest first: up to `most_rows` rows, and up to
-    where a graph ceases to pay. layer_weights: weights of a layer that a row is multiplied with.
-
-    Of each size one pair for a few prompts, with one level and with two, and one pair with room
-    for a candidate to every 32 rows and 16 more, with two levels and with three. An empty chunk
-    costs a little of every mixer; what fits none of them runs without a bucket. Sizes are those
-    after which products take a step, as docs/gpu.md has them.
-    """
-    most_rows = min(most_rows, max(FEWEST_ROWS, CROSSOVER // layer_weights))
-    sizes = [
-        *range(64, 257, 16), 288, 320, 384, 416, 480, 512, 576, 640, 768, 800, 864, 896, 1024, 1152,
-        1280, 1408, 1536, *range(1792, 4097, 256), *range(4608, 8193, 512),
-    ]  # fmt: skip
-    return tuple(
-        Bucket(rows, chunks, rows // CHUNK + 1, levels)
-        for rows in sizes
-        if rows <= most_rows
-        for chunks, levels in (
-            (rows // CHUNK + 6, 1),
-            (rows // CHUNK + 6, 2),
-            (rows // 32 + 16, 2),
-            (rows // 32 + 16, 3),
-        )
-    )

@@ -12,6 +12,7 @@ from math import prod
 
 import torch
 
+from adjudge.buckets import Bucket, ladder
 from adjudge.checkpoint import TextConfig
 from adjudge.checkpoint.tensor_names import text_tensors
 from adjudge.checkpoint.text_config import FULL
@@ -19,8 +20,6 @@ from adjudge.config import EngineConfig
 from adjudge.device import Device
 from adjudge.errors import DeviceError
 from adjudge.forest import CHUNK
-from adjudge.layout import Bucket, ladder
-from adjudge.ops.beside import Beside
 
 LOG = logging.getLogger("adjudge.memory")
 GIB = 1 << 30
@@ -45,16 +44,16 @@ ROWS_OF_A_STATE = 128
 more than its plan, and fails alone on a device that has no more."""
 
 
-PARTS = ("weights", "activations", "beside", "chunks", "kept_states", "graphs", "libraries")
+PARTS = ("weights", "activations", "chunks", "kept_states", "graphs", "libraries")
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """Bytes. weights: the model's parameters, the deltas that are kept apart, rotary tables;
-    activations: what the largest pass's rows need where they need most; beside: what it makes on
-    a second stream, which has memory of its own; chunks: its delta rule's scratch and states;
+    activations: what the largest pass's rows need where they need most; chunks: its delta rule's
+    scratch and states;
     kept_states: states of prefixes for later passes, and what a pass adds that reads them;
-    graphs: a pass of the largest bucket, which all captured passes share, their results and the
+    graphs: a pass of the largest bucket and its results, which all captured passes share, and the
     driver's part; libraries: see LIBRARY_BYTES. budget: all that may be used.
 
     A pass never has its activations and its chunks at their most at once; that slack is what
@@ -63,7 +62,6 @@ class MemoryPlan:
 
     weights: int
     activations: int
-    beside: int
     chunks: int
     kept_states: int
     graphs: int
@@ -107,13 +105,12 @@ def plan(
     captured = ladder(config.max_batch_tokens, model.layer_weights) if config.graphs else ()
     if captured:
         graphs = _activations(model, captured[-1].rows, item_bytes)
-        graphs += _beside(model, captured[-1].rows, item_bytes)
         graphs += _chunks(model, captured[-1].chunks, captured[-1].chunks + 1, item_bytes)
-        graphs += sum(_of_a_graph(model, bucket, item_bytes) for bucket in captured)
+        graphs += captured[-1].readouts * model.hidden_size * item_bytes
+        graphs += sum(_of_a_graph(model, bucket) for bucket in captured)
     return MemoryPlan(
         weights=_weights(model, item_bytes) + delta_bytes,
         activations=_activations(model, rows, item_bytes),
-        beside=_beside(model, rows, item_bytes),
         chunks=_chunks(model, num_chunks, num_states, item_bytes),
         kept_states=_kept_states(model, config.prefix_cache_mib << 20, rows, item_bytes),
         graphs=graphs,
@@ -148,11 +145,6 @@ def _activations(model: TextConfig, rows: int, item_bytes: int) -> int:
     return rows * ((3 * hidden + widest) * item_bytes + TABLE_BYTES)
 
 
-def _beside(model: TextConfig, rows: int, item_bytes: int) -> int:
-    """The gate z of one layer's output."""
-    return rows * model.value_width * item_bytes
-
-
 def _chunks(model: TextConfig, num_chunks: int, num_states: int, item_bytes: int) -> int:
     """The delta rule's scratch in one layer: see ops.triton_chunks."""
     values, keys = model.linear_num_value_heads, model.linear_num_key_heads
@@ -177,10 +169,9 @@ def _kept_states(model: TextConfig, kept: int, rows: int, item_bytes: int) -> in
     return kept + kept // max(full, 1) + kept // max(linear, 1) + joined
 
 
-def _of_a_graph(model: TextConfig, bucket: Bucket, item_bytes: int) -> int:
-    """Tables, the driver's part, and the result with the block of [rows, H] that it is cut from."""
-    result = bucket.rows * model.hidden_size * item_bytes
-    return result + bucket.rows * TABLE_BYTES + model.num_hidden_layers * GRAPH_LAYER_BYTES
+def _of_a_graph(model: TextConfig, bucket: Bucket) -> int:
+    """Tables and the driver's part."""
+    return bucket.rows * TABLE_BYTES + model.num_hidden_layers * GRAPH_LAYER_BYTES
 
 
 def check(
@@ -229,8 +220,8 @@ def _left(config: EngineConfig, device: Device) -> tuple[int, int]:
     return free, min(free, share - torch.cuda.memory_reserved(device.torch_device))
 
 
-def reserve(planned: MemoryPlan, device: Device, beside: Beside) -> None:
-    """Has the allocator take the largest pass's share from the driver in one piece a stream.
+def reserve(planned: MemoryPlan, device: Device) -> None:
+    """Has the allocator take the largest pass's share from the driver in one piece.
 
     Passes of any size are then cut from it, where each larger one would take new memory beside
     what smaller ones left. Raises DeviceError if something else has taken that memory.
@@ -239,10 +230,7 @@ def reserve(planned: MemoryPlan, device: Device, beside: Beside) -> None:
     torch.cuda.empty_cache()
     try:
         torch.empty(size, dtype=torch.uint8, device=device.torch_device)
-        with beside.begin():
-            torch.empty(planned.beside, dtype=torch.uint8, device=device.torch_device)
     except torch.OutOfMemoryError as error:
-        size += planned.beside
         raise DeviceError(
             f"the largest pass needs {size / GIB:.1f} GiB of {device.name} beside the weights, and "
             "something else has taken them since the start; free the device"

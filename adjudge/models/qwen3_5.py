@@ -31,7 +31,6 @@ from adjudge.models.projection import (
 )
 from adjudge.ops.activation import silu_mul
 from adjudge.ops.attention import tree_attention
-from adjudge.ops.beside import Beside
 from adjudge.ops.cpu_products import fast_products
 from adjudge.ops.delta import gated_delta
 from adjudge.ops.host_memory import keep_freed_memory
@@ -81,13 +80,18 @@ class Layer:
     gate_up: Projection
     down: Projection
 
+    def projections(self) -> tuple[Projection, ...]:
+        mixer = self.mixer
+        if isinstance(mixer, Attention):
+            return mixer.qkv_proj, mixer.o_proj, self.gate_up, self.down
+        return mixer.in_proj, mixer.out_proj, self.gate_up, self.down
+
 
 @dataclass(frozen=True, slots=True)
 class Qwen3_5:  # noqa: N801
     """A loaded model. cos_PF, sin_PF: one row per position; axis_F: mrope axis of a frequency.
 
-    linear_plan: how products run on this device; beside: where z is made while the delta rule
-    runs.
+    linear_plan: how products run on this device.
     """
 
     config: TextConfig
@@ -98,7 +102,6 @@ class Qwen3_5:  # noqa: N801
     sin_PF: Tensor
     axis_F: Tensor
     linear_plan: LinearPlan
-    beside: Beside
 
     @torch.inference_mode()
     @fast_products()
@@ -144,34 +147,19 @@ class Qwen3_5:  # noqa: N801
         """Columns of in_proj that the delta rule reads; the output's gate z follows."""
         return self.config.conv_channels + 2 * self.config.linear_num_value_heads
 
-    def products(self) -> list[tuple[Tensor, ...]]:
-        """One weight of each shape that products run with; for deltas' factors see `deltas`.
-
-        A weight that runs whole over few rows and in parts over many comes with its parts, and
-        before those that are alone in their tuple.
-        """
-        found: list[tuple[Tensor, ...]] = []
-        shapes: set[torch.Size] = set()
-        for layer in self.layers:
-            if isinstance(layer.mixer, GatedDelta) and self.beside.stream is not None:
-                whole = layer.mixer.in_proj
-                pieces = (whole, *whole.split(self.delta_width))
-                found.append(tuple(piece.weight_NK for piece in pieces))
-                shapes.update(weight_NK.shape for weight_NK in found[0])
-                break
+    def products(self) -> list[Tensor]:
+        """One weight of each shape that products run with; for deltas' factors see `deltas`."""
+        found: dict[torch.Size, Tensor] = {}
         for projection in self.projections():
-            if projection.weight_NK.shape not in shapes:
-                shapes.add(projection.weight_NK.shape)
-                found.append((projection.weight_NK,))
-        return found
+            found.setdefault(projection.weight_NK.shape, projection.weight_NK)
+        return list(found.values())
 
     def added(self) -> set[tuple[int, ...]]:
         """Shapes of the weights whose products are added to the residual."""
         found: set[tuple[int, ...]] = set()
         for layer in self.layers:
-            mixer = layer.mixer
-            mixed = mixer.o_proj if isinstance(mixer, Attention) else mixer.out_proj
-            found |= {tuple(mixed.weight_NK.shape), tuple(layer.down.weight_NK.shape)}
+            _, mixed, _, down = layer.projections()
+            found |= {tuple(mixed.weight_NK.shape), tuple(down.weight_NK.shape)}
         return found
 
     def deltas(self) -> list[Delta]:
@@ -185,14 +173,18 @@ class Qwen3_5:  # noqa: N801
     def projections(self) -> Iterator[Projection]:
         """Every projection, the last layer's queries and keys apart as they run."""
         for layer in self.layers:
-            mixer = layer.mixer
-            if isinstance(mixer, Attention):
-                yield from (mixer.qkv_proj, mixer.o_proj)
-                if layer is self.layers[-1]:
-                    yield from mixer.qkv_proj.split(self.query_width)
-            else:
-                yield from (mixer.in_proj, mixer.out_proj)
-            yield from (layer.gate_up, layer.down)
+            yield from layer.projections()
+        if isinstance(layer.mixer, Attention):
+            yield from layer.mixer.qkv_proj.split(self.query_width)
+
+    def of_each_kind(self) -> Qwen3_5:
+        """The last layer, and one of each kind before it: all the kernels of a pass, in little
+        time."""
+        kinds = {
+            tuple(factor.shape for part in layer.projections() for factor in part.factors()): layer
+            for layer in self.layers[:-1]
+        }
+        return replace(self, layers=(*kinds.values(), self.layers[-1]))
 
     def gated_delta(
         self,
@@ -205,15 +197,8 @@ class Qwen3_5:  # noqa: N801
     ) -> Tensor:
         """[R or Q, V·D]: what out_proj takes."""
         config = self.config
-        beside = self.beside.pays(len(x_RH))
-        if beside:
-            delta_proj, z_proj = mixer.in_proj.split(self.delta_width)
-            projected_RX = delta_proj(x_RH, self.linear_plan)
-            with self.beside.begin():
-                z_RX = z_proj(x_RH, self.linear_plan)
-        else:
-            projected_RX = mixer.in_proj(x_RH, self.linear_plan)
-            z_RX = projected_RX[:, self.delta_width :]
+        projected_RX = mixer.in_proj(x_RH, self.linear_plan)
+        z_RX = projected_RX[:, self.delta_width :]
         inputs_RX, state_SVKD = projected_RX, None
         if part is not None:
             inputs_RX, state_SVKD = part.join_inputs(projected_RX, tables.num_states)
@@ -232,8 +217,6 @@ class Qwen3_5:  # noqa: N801
         if part is not None and state_SVKD is not None:
             part.keep_states(projected_RX, state_SVKD)
             o_RVD = o_RVD[: len(projected_RX)]
-        if beside:
-            self.beside.join()
         if only_readout:
             o_RVD = o_RVD.index_select(0, tables.readout_rows_Q)
             z_RX = z_RX.index_select(0, tables.readout_rows_Q)
@@ -318,7 +301,7 @@ class Qwen3_5:  # noqa: N801
         cos_PF, sin_PF = rotary_table(config, device=device, dtype=dtype)
         made = cls(
             config, embed_VH, tuple(layers), norm_H, cos_PF, sin_PF,
-            mrope_axes(config).to(device), AS_IT_IS, Beside.on(device),
+            mrope_axes(config).to(device), AS_IT_IS,
         )  # fmt: skip
         if device.type != "cpu":
             return made

@@ -32,12 +32,7 @@ def products_of(model: Qwen3_5, num_rows: int, num_readouts: int) -> list[Produc
                 found.append((mixer.qkv_proj, num_rows))
             found.append((mixer.o_proj, inner))
         else:
-            parts = (
-                mixer.in_proj.split(model.delta_width)
-                if model.beside.pays(num_rows)
-                else (mixer.in_proj,)
-            )
-            found += [*((part, num_rows) for part in parts), (mixer.out_proj, inner)]
+            found += [(mixer.in_proj, num_rows), (mixer.out_proj, inner)]
         found += [(layer.gate_up, inner), (layer.down, inner)]
     return found
 

@@ -38,7 +38,7 @@ def kept_file(executor: Executor) -> Path | None:
         installed_digest(), executor.device.facts(), triton.__version__,
         torch.cuda.get_device_capability(executor.device.torch_device), str(executor.model.config),
         executor.states is not None,
-        [[list(w.shape) for w in weights] for weights in executor.model.products()],
+        [list(weight.shape) for weight in executor.model.products()],
         [[list(d.a_LK.shape), list(d.b_NL.shape)] for d in executor.model.deltas()],
     ]  # fmt: skip
     name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]

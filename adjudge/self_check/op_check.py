@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from adjudge.buckets import Bucket
 from adjudge.device_tables import to_device
 from adjudge.forest import Forest, plan
-from adjudge.layout import Bucket, layout
+from adjudge.layout import layout
 from adjudge.models.qwen3_5 import GatedDelta
 from adjudge.ops.attention import SLOTS, tree_attention
 from adjudge.ops.delta import gated_delta

@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from adjudge.buckets import Bucket
 from adjudge.device_tables import to_device
 from adjudge.engine_door import Item
 from adjudge.families import Readout
 from adjudge.forest import CHUNK, Forest, plan
-from adjudge.layout import Bucket, layout
+from adjudge.layout import layout
 from adjudge.reuse import plan_on
 from adjudge.self_check.check_row import CheckRow
 from adjudge.tiles import SHARED_WINDOWS

@@ -19,31 +19,28 @@ if TYPE_CHECKING:
 
 
 def products(executor: Executor, row_counts: Sequence[int]) -> Iterator[CheckRow]:
-    """Each row of x · Wᵀ against the same row among the most rows, and in parts where it runs so.
+    """Each row of x · Wᵀ against the same row among the most rows.
 
     On a GPU shapes that fail are tried again as Triton products. Of those that hold, the ones that
     a pass adds to rows are added to rows as well; where that fails, their sums are made apart. The
     executor goes by it once all shapes are known.
     """
     used, added = executor.model.linear_plan, executor.model.added()
-    for weights_NK in executor.model.products():
-        shapes = {tuple(weight_NK.shape) for weight_NK in weights_NK}
-        different = _product_differs(weights_NK, used, row_counts)
+    for weight_NK in executor.model.products():
+        shape = tuple(weight_NK.shape)
+        different = _product_differs(weight_NK, used, row_counts)
         tried, after = False, ""
-        if different and not shapes <= used.own and executor.device.is_cuda:
+        if different and shape not in used.own and executor.device.is_cuda:
             tried, after = True, f"; the library's {_detail(different, row_counts)}"
-            fallen = replace(used, own=used.own | shapes)
-            different = _product_differs(weights_NK, fallen, row_counts)
+            fallen = replace(used, own=used.own | {shape})
+            different = _product_differs(weight_NK, fallen, row_counts)
             used = used if different else fallen
-        if not different:
-            for weight_NK in weights_NK:
-                if tuple(weight_NK.shape) in added:
-                    used, seen = _with_sum(weight_NK, used, row_counts)
-                    after += seen
-        name = "Triton product" if tried or shapes <= used.own else "product"
-        whole, *parts = (f"{list(weight_NK.shape)}" for weight_NK in weights_NK)
-        shape = f"{whole} = {' | '.join(parts)}" if parts else whole
-        yield CheckRow(name, shape, _detail(different, row_counts) + after, not different)
+        if not different and shape in added:
+            used, seen = _with_sum(weight_NK, used, row_counts)
+            after += seen
+        name = "Triton product" if tried or shape in used.own else "product"
+        detail = _detail(different, row_counts) + after
+        yield CheckRow(name, f"{list(shape)}", detail, not different)
     executor.use(used)
 
 
@@ -55,19 +52,9 @@ def deltas(executor: Executor, row_counts: Sequence[int]) -> Iterator[CheckRow]:
         yield CheckRow("delta", shape, _detail(different, row_counts), not different)
 
 
-def _product_differs(
-    weights_NK: Sequence[Tensor], used: LinearPlan, row_counts: Sequence[int]
-) -> list[int]:
-    whole_NK, *parts_NK = weights_NK
-    x_RK = _normal(max(row_counts), whole_NK.shape[1], 0, like=whole_NK)
-
-    def whole(count: int) -> Tensor:
-        return linear(x_RK[:count].clone(), whole_NK, used)
-
-    def in_parts(count: int) -> Tensor:
-        return torch.cat([linear(x_RK[:count].clone(), part, used) for part in parts_NK], 1)
-
-    return _differing((whole, in_parts) if parts_NK else (whole,), row_counts)
+def _product_differs(weight_NK: Tensor, used: LinearPlan, row_counts: Sequence[int]) -> list[int]:
+    x_RK = _normal(max(row_counts), weight_NK.shape[1], 0, like=weight_NK)
+    return _differing(lambda count: linear(x_RK[:count].clone(), weight_NK, used), row_counts)
 
 
 def _with_sum(
@@ -96,7 +83,7 @@ def _sum_differs(weight_NK: Tensor, used: LinearPlan, row_counts: Sequence[int])
         add_linear(sum_RN, x_RK[:count].clone(), weight_NK, used)
         return sum_RN
 
-    return _differing((added,), row_counts)
+    return _differing(added, row_counts)
 
 
 def _delta_differs(executor: Executor, delta: Delta, row_counts: Sequence[int]) -> list[int]:
@@ -112,7 +99,7 @@ def _delta_differs(executor: Executor, delta: Delta, row_counts: Sequence[int]) 
         )  # fmt: skip
         return sum_RN
 
-    return _differing((added,), row_counts)
+    return _differing(added, row_counts)
 
 
 def _normal(num_rows: int, width: int, seed: int, *, like: Tensor) -> Tensor:
@@ -120,15 +107,11 @@ def _normal(num_rows: int, width: int, seed: int, *, like: Tensor) -> Tensor:
     return torch.randn(num_rows, width, generator=generator, device=like.device).to(like.dtype)
 
 
-def _differing(ways: Sequence[Callable[[int], Tensor]], row_counts: Sequence[int]) -> list[int]:
-    """The row counts that give a row, in any way, other bits than the most rows do in the first."""
+def _differing(way: Callable[[int], Tensor], row_counts: Sequence[int]) -> list[int]:
+    """The row counts that give a row other bits than the most rows do."""
     with fast_products():
-        most_RN = ways[0](max(row_counts))
-        return [
-            count
-            for count in row_counts
-            if not all(torch.equal(way(count), most_RN[:count]) for way in ways)
-        ]
+        most_RN = way(max(row_counts))
+        return [count for count in row_counts if not torch.equal(way(count), most_RN[:count])]
 
 
 def _detail(different: Sequence[int], row_counts: Sequence[int]) -> str:

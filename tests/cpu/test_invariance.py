@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from adjudge.buckets import Bucket
 from adjudge.device_tables import to_device
 from adjudge.forest import plan
-from adjudge.layout import Bucket, layout
+from adjudge.layout import layout
 from adjudge.models.qwen3_5 import Qwen3_5
 from adjudge.ops.attention import SLOTS
 from tests.small_models import CPU, LIKE_9B, LIKE_27B, Ids, hidden, ours, token_ids

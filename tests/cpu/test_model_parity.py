@@ -73,6 +73,16 @@ def test_a_last_layer_without_attention() -> None:
     assert distance(found[1], expected[69]) < MOST_DISTANCE
 
 
+def test_few_layers_have_all_kinds() -> None:
+    config = replace(LIKE_9B, num_hidden_layers=8, layer_types=(*LIKE_9B.layer_types[:4],) * 2)
+    model = ours(config, torch.float32)
+    few = model.of_each_kind()
+    kinds = [type(layer.mixer) for layer in model.layers[2:4]]
+    assert [type(layer.mixer) for layer in few.layers] == [*kinds, kinds[1]]
+    assert few.layers[-1] is model.layers[-1]
+    assert {weight.shape for weight in few.products()} == {w.shape for w in model.products()}
+
+
 def test_rotary_axes_turn_by_their_own_positions() -> None:
     ids = token_ids(3, 90)
     positions = torch.stack([torch.arange(90), torch.arange(90) // 7, torch.arange(90) % 7 + 3])

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -145,60 +144,6 @@ def test_a_product_that_fails_only_where_it_is_added_is_added_apart_and_stays_so
     ]
     assert self_check.at_load(fresh, CONFIG)["self_check_kept"] is True
     assert fresh.model.linear_plan == before
-
-
-def test_a_part_that_has_the_shape_of_an_added_weight_is_added_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """z of in_proj and o_proj of 9B are both [4096, 4096], and the check meets the shape once."""
-    whole = torch.randn(24, 16, generator=torch.Generator().manual_seed(0))
-
-    def other(y: Tensor, x: Tensor, weight: Tensor, plan: linear.LinearPlan) -> None:
-        linear.add_linear(y, x, weight, plan)
-        y.mul_(1 + 2**-10 * (len(x) == 1))
-
-    monkeypatch.setattr(product_check, "add_linear", other)
-    monkeypatch.setattr(product_check, "linear", lambda x, weight, plan: row_by_row(x, weight))
-    used: list[linear.LinearPlan] = []
-    model = SimpleNamespace(
-        products=lambda: [(whole, whole[:8], whole[8:])],
-        added=lambda: {(16, 16)},
-        linear_plan=linear.AS_IT_IS,
-    )
-    executor: Any = SimpleNamespace(
-        model=model, device=Device(torch.device("cpu"), torch.float32), use=used.append
-    )
-    (row,) = product_check.products(executor, (1, 32))
-    assert row.passed and "added apart" in row.detail
-    assert [plan.apart for plan in used] == [{(16, 16)}]
-
-
-@pytest.mark.usefixtures("as_a_gpu")
-def test_a_weight_that_runs_whole_and_in_parts_falls_with_its_parts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    whole = torch.randn(24, 16, generator=torch.Generator().manual_seed(0))
-    weights = (whole, whole[:16], whole[16:])
-
-    def library(x: Tensor, weight: Tensor, plan: linear.LinearPlan) -> Tensor:
-        """Exact in its rows, but with other sums for the last part."""
-        if tuple(weight.shape) in plan.own:
-            return row_by_row(x, weight)
-        return row_by_row(x, weight) * (1 + 2**-20 * (weight.shape[0] == 8))
-
-    monkeypatch.setattr(product_check, "linear", library)
-    used: list[linear.LinearPlan] = []
-    model = SimpleNamespace(
-        products=lambda: [weights, (weights[2],)], added=set, linear_plan=linear.AS_IT_IS
-    )
-    executor: Any = SimpleNamespace(
-        model=model, device=Device(torch.device("cpu"), torch.float32), use=used.append
-    )
-    first, second = product_check.products(executor, (1, 5))
-    assert (first.name, first.shape) == ("Triton product", "[24, 16] = [16, 16] | [8, 16]")
-    assert first.passed and "the library's differs at [1, 5] rows" in first.detail
-    assert (second.name, second.shape, second.passed) == ("Triton product", "[8, 16]", True)
-    assert [plan.own for plan in used] == [{(24, 16), (16, 16), (8, 16)}]
 
 
 @pytest.mark.usefixtures("as_a_gpu")
@@ -362,13 +307,13 @@ def test_graphs_of_another_plan_are_captured_again(
 
     def capture(executor: Executor, config: EngineConfig) -> graphs.Graphs:
         seen.append((executor.model.linear_plan, executor.graphs))
-        return graphs.Graphs()
+        return graphs.Graphs(torch.empty(0), 0)
 
     monkeypatch.setattr(graphs, "capture", capture)
     plan = replace(executor.model.linear_plan, own=frozenset({(4, 4)}))
     executor.use(plan)
     assert seen == []
-    executor.graphs = first = graphs.Graphs()
+    executor.graphs = first = graphs.Graphs(torch.empty(0), 0)
     executor.use(plan)
     assert executor.graphs is first
     executor.use(replace(plan, own=frozenset()))

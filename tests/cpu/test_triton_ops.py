@@ -13,10 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from adjudge.buckets import Bucket
 from adjudge.device_tables import to_device
 from adjudge.forest import plan
 from adjudge.graft import cut, graft
-from adjudge.layout import Bucket, layout
+from adjudge.layout import layout
 from adjudge.ops import activation, attention, delta, norm, rotary
 from adjudge.ops.refusal import Refused
 from adjudge.ops.tables import Tables

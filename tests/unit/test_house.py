@@ -27,7 +27,7 @@ RANKS = [
     {"errors", "ops", "progress", "sources"},
     {"config", "wire"},
     {"origins", "families", "forest", "device"},
-    {"tokenizer", "engine_door", "tiles"},
+    {"tokenizer", "engine_door", "tiles", "buckets"},
     {"compiler", "prefixes", "graft", "layout"},
     {"checkpoint", "reuse"},
     {"demo", "memory", "device_tables", "state"},

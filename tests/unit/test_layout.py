@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from adjudge.buckets import Bucket
 from adjudge.forest import CHUNK, Forest, plan
-from adjudge.layout import Bucket, layout
+from adjudge.layout import layout
 from adjudge.tiles import SHARED_WINDOWS, row_tiles
 
 
