@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from adjudge.checkpoint import Checkpoint
 from adjudge.device import Device, guarded, open_device
 from adjudge.device_tables import to_device
+from adjudge.errors import InternalError
 from adjudge.forest import CHUNK, Forest
 from adjudge.heads import Heads
 from adjudge.layout import Layout, layout
@@ -127,16 +129,18 @@ class Executor:
         rows: Sequence[int],
         reuse: Reuse | None = None,
     ) -> Sequence[Logits]:
-        """Logits of each readout, read at its readout row. Raises DeviceError.
+        """Logits of each readout, read at its readout row.
 
-        reuse: the states that the pass reads and keeps, as the pool has them now.
+        reuse: the states that the pass reads and keeps, as the pool has them now. Raises
+        DeviceError, and InternalError for logits that are not finite: a prompt that makes such
+        values may have spoilt others of its pass, so that all of them are to be run again apart.
         """
         with guarded(self.device):
             if self.states is None or reuse is None or not reuse.touches_states:
-                logits = self.heads.logits(self.hidden(plan), readouts, rows)
+                logits = finite(self.heads.logits(self.hidden(plan), readouts, rows))
             else:
                 with self.states.carried(reuse) as carry:
-                    logits = self.heads.logits(self.hidden(plan, carry), readouts, rows)
+                    logits = finite(self.heads.logits(self.hidden(plan, carry), readouts, rows))
         self.counters.rows += plan.num_rows
         self.counters.padded_rows += plan.padded_rows
         return logits
@@ -180,3 +184,10 @@ class Executor:
         del self.model, self.heads
         if self.device.is_cuda:
             torch.cuda.empty_cache()
+
+
+def finite(logits: Sequence[Logits]) -> Sequence[Logits]:
+    """The same. Raises InternalError."""
+    if logits and not np.isfinite(np.concatenate(logits)).all():
+        raise InternalError("the model produced a number that is not finite; no answer was sent")
+    return logits

@@ -76,14 +76,16 @@ class Worker(threading.Thread):
         except Exception as error:
             log.error("a pass failed: %s at %s", type(error).__name__, where(error))
             batch.door.health()
-            self._run_apart(batch)
+            self._run_apart(batch, error)
         else:
             self._scheduler.complete(batch, result, planned_ahead=planned_ahead)
 
-    def _run_apart(self, batch: Batch) -> None:
+    def _run_apart(self, batch: Batch, error: Exception) -> None:
         """After a failed pass: fail its only job, or find which of its jobs it was."""
         if len(batch.parts) == 1:
-            error = InternalError("the engine failed on this request; other requests are not")
+            if not isinstance(error, InternalError):
+                said = "the engine failed on this request; other requests are not affected"
+                error = InternalError(said)
             self._scheduler.fail_batch(batch, error)
             return
         for single in batch.alone():

@@ -17,7 +17,7 @@ from adjudge.config import AdapterMode
 from adjudge.dry_run import examine
 from adjudge.engine import compiler
 from adjudge.engine_door import Item, Pass, Work
-from adjudge.errors import CheckpointError, ConfigError, DeviceError, UsageError
+from adjudge.errors import CheckpointError, ConfigError, DeviceError, InternalError, UsageError
 from adjudge.forest import count_rows
 from adjudge.heads import Vocabulary
 from adjudge.models.qwen3_5 import Attention
@@ -126,6 +126,29 @@ def test_scopes_share_no_rows_and_change_no_bits(engine: Engine) -> None:
     assert shared.rows < apart.rows == work.prompt_tokens
     for one, other in zip(shared.logits, apart.logits, strict=True):
         assert np.array_equal(one, other)
+
+
+def test_numbers_that_are_not_finite_answer_nobody_and_leave_nothing(demo: Path) -> None:
+    """A weight of 0 for a prompt's neighbour does not hide a NaN of it: 0 · NaN is NaN."""
+    engine = Engine.load(str(demo), EngineConfig(device="cpu", prefix_cache_mib=8))
+    ids = np.arange(1, 101, dtype=np.int32)
+    spoilt = np.concatenate([ids[:80], np.array([200, 7], np.int32)])
+    readout = engine.compile(REQUEST).compiled.prompts[0].readout
+    expected = engine.run(engine.prepare([Item(ids, readout)])).logits[0]
+    with torch.inference_mode():
+        engine.executor.model.embed_VH[200] = torch.nan
+    for items in (
+        [Item(spoilt, readout, 0, 64)],
+        [Item(ids, readout, 0, 64), Item(spoilt, readout)],
+    ):
+        with pytest.raises(InternalError, match="not finite"):
+            engine.run(engine.prepare(items))
+        assert engine.health()["prefix_cache"]["states"] == 0
+    for _ in range(2):
+        found = engine.run(engine.prepare([Item(ids, readout, 0, 64)])).logits[0]
+        assert np.array_equal(found, expected)
+    assert engine.health()["prefix_cache"]["hit_tokens"] == 64
+    engine.close()
 
 
 def test_a_prompt_longer_than_a_pass_is_refused_and_the_next_answered(demo: Path) -> None:

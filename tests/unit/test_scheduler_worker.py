@@ -119,6 +119,13 @@ def test_the_bad_job_of_a_pass_is_found_and_the_others_are_answered(running: Run
     assert isinstance(running.submit([1, 4]).outcome, Ran)
 
 
+def test_a_fault_of_ours_is_told_in_its_own_words(running: Running) -> None:
+    running.engine.break_with = poison(13, InternalError("a number is not finite"))
+    bad = running.submit([1, 13]).outcome
+    assert isinstance(bad, InternalError) and bad.message == "a number is not finite"
+    assert isinstance(running.submit([1, 2]).outcome, Ran)
+
+
 def test_an_exception_does_not_poison_what_comes_later(running: Running) -> None:
     running.engine.break_with = poison(13, ValueError())
     assert isinstance(running.submit([13]).outcome, InternalError)
