@@ -21,7 +21,7 @@ from adjudge.commands.request import add_request_flags, has_request_flags, read_
 from adjudge.commands.table import shown, table
 from adjudge.config import EngineConfig
 from adjudge.errors import ConfigError
-from adjudge.origins import add_flags, resolve
+from adjudge.origins import Settings, add_flags, resolve
 from adjudge.progress import Reporter
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     settings = resolve(vars(arguments), os.environ)
     if arguments.url:
+        _refuse_engine_flags(settings)
         if "model" in vars(arguments):
             arguments.request = _only_request(arguments)
         response = _ask_server(arguments.url, read_request(arguments), settings.service.api_key)
@@ -55,6 +56,17 @@ def run(arguments: argparse.Namespace) -> int:
             engine.close()
     print(json.dumps(response, indent=2, ensure_ascii=False) if arguments.json else _text(response))
     return 0
+
+
+def _refuse_engine_flags(settings: Settings) -> None:
+    """With --url the engine is the server's."""
+    for value in settings.values:
+        flag = value.origin.removeprefix("flag ")
+        if value.section == "engine" and value.name != "model" and flag != value.origin:
+            raise ConfigError(
+                f"{flag} and --url were both given; {flag} is for an engine that runs here, so "
+                "leave one out"
+            )
 
 
 def _only_request(arguments: argparse.Namespace) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,19 +33,20 @@ def passes(executor: Executor, seeds: Sequence[int]) -> Iterator[CheckRow]:
     kept states, which are dropped again."""
     for seed in seeds:
         prompts = company(seed, executor.model.config.vocab_size)
+        compared = partial(_compared, seed)
         alone = [_hidden(executor, plan([prompt]))[0] for prompt in prompts]
         forest = plan(prompts)
-        yield _compared("packed and shared", _hidden(executor, forest), alone)
-        yield _compared("reversed", _hidden(executor, plan(prompts[::-1])), alone[::-1])
+        yield compared("packed and shared", _hidden(executor, forest), alone)
+        yield compared("reversed", _hidden(executor, plan(prompts[::-1])), alone[::-1])
         bucket = roomy(forest, unused_rows=37)
-        yield _compared("padded", _hidden(executor, forest, bucket), alone)
+        yield compared("padded", _hidden(executor, forest, bucket), alone)
         if executor.graphs is not None:
             replayed = [_replayed(executor, plan([prompt]))[0] for prompt in prompts]
-            yield _compared("replayed alone", replayed, alone)
-            yield _compared("replayed together", _replayed(executor, forest), alone)
+            yield compared("replayed alone", replayed, alone)
+            yield compared("replayed together", _replayed(executor, forest), alone)
         if executor.states is not None:
             for name in ("keeping states", "on kept states"):
-                yield _compared(name, _on_states(executor, executor.states, prompts), alone)
+                yield compared(name, _on_states(executor, executor.states, prompts), alone)
             executor.states.clear()
 
 
@@ -101,9 +103,11 @@ def _of_prompts(forest: Forest, hidden_QH: Tensor) -> list[Tensor]:
     return [hidden_QH[q].clone() for q in forest.prompt_readout]
 
 
-def _compared(name: str, found: Sequence[Tensor], expected: Sequence[Tensor]) -> CheckRow:
+def _compared(
+    seed: int, name: str, found: Sequence[Tensor], expected: Sequence[Tensor]
+) -> CheckRow:
     different = [
         i for i, (a, b) in enumerate(zip(found, expected, strict=True)) if not torch.equal(a, b)
     ]
-    detail = f"prompts {different} differ" if different else f"{len(found)} prompts"
+    detail = f"prompts {different} of seed {seed} differ" if different else f"{len(found)} prompts"
     return CheckRow("pass", name, detail, not different)

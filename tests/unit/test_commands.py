@@ -121,6 +121,9 @@ def test_a_folder_and_a_url_exclude_each_other(
     for words in ([str(tmp_path), *flags], [str(tmp_path)], ["/no/such", *flags], ["a", str(file)]):
         assert main(["ask", *words, *url]) == 2
         assert f"{words[0]} and --url were both given" in capsys.readouterr().err
+    for flag in (["--device", "cpu"], ["--no-graphs"], ["--random", "2b"]):
+        assert main(["ask", str(file), *flag, *url]) == 2
+        assert f"{flag[0].replace('no-', '')} and --url were both given" in capsys.readouterr().err
     assert main(["ask", str(file), *flags, *url]) == 2
     assert "a request file and --state" in capsys.readouterr().err
     for alone in (flags, [str(file)]):
