@@ -26,7 +26,7 @@ MOST_CHUNKS = 128
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Sizes that a pass is padded to. levels: generations of runs, exactly."""
+    """Sizes that a pass is padded to. levels: generations of runs, a kernel's launch for each."""
 
     rows: int
     chunks: int
@@ -39,6 +39,7 @@ class Bucket:
         return max(self.chunks, FEWEST_READOUTS)
 
     def fits(self, forest: Forest) -> bool:
+        """Whether all its tables have room for a forest that reads no kept state."""
         return (
             len(forest.token_ids) <= self.rows
             and len(forest.chunk_len) <= self.chunks
@@ -68,7 +69,7 @@ def ladder(most_rows: int, layer_weights: int) -> tuple[Bucket, ...]:
 
 def _variants(rows: int) -> Iterable[tuple[int, int]]:
     """(Chunks, levels) of a size: for a few prompts, for a candidate to every 32 rows and 16 more,
-    and to every 16 rows. An empty chunk costs a little of every mixer."""
+    and to every 16 rows, MOST_CHUNKS at most. An empty chunk costs a little of every mixer."""
     few, some, many = rows // CHUNK + 6, rows // 32 + 16, rows // 16 + 16
     if rows <= FEW_ROWS:
         return (few, 1), (few, 2), (some, 2), (some, 3), (many, 3)

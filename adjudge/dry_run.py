@@ -86,7 +86,7 @@ def _model(name: str, config: EngineConfig, service: ServiceConfig) -> dict[str,
         "max_body_bytes": service.max_body_bytes or limits.max_body_bytes,
         "memory_gib": {part: round(size / GIB, 3) for part, size in parts.items()},
         "memory_budget_gib": round(memory.budget / GIB, 3),
-        "bucket_rows": [bucket.rows for bucket in captured],
+        "bucket_rows": sorted({bucket.rows for bucket in captured}),
     }
 
 

@@ -1,7 +1,8 @@
 """Forests in, logits out: a model on its device, its tables copied at once, graphs where they pay.
 
-One pass at a time, from one thread. On a GPU a pass that fits a bucket is a graph replay, and
-any other runs eagerly; both give the same bits.
+One pass at a time, from one thread. On a GPU a pass is the replay of a graph where a bucket suits
+it (see buckets.bucket_of) and it touches no kept state; any other runs eagerly. Both give the same
+bits.
 """
 
 from __future__ import annotations
@@ -141,12 +142,12 @@ class Executor:
             else:
                 with self.states.carried(reuse) as carry:
                     logits = finite(self.heads.logits(self.hidden(plan, carry), readouts, rows))
-        self.counters.rows += plan.num_rows
-        self.counters.padded_rows += plan.padded_rows
         return logits
 
     def hidden(self, plan: Layout, carry: Carry | None = None) -> Tensor:
         """[Q, H] final-norm hidden states of the readout rows, in the storage dtype."""
+        self.counters.rows += plan.num_rows
+        self.counters.padded_rows += plan.padded_rows
         if self.graphs is not None and plan.bucket is not None:
             self.counters.replays += 1
             return self.graphs.replay(plan)

@@ -2,13 +2,14 @@
 
 Every table of a bucket lives in one device buffer that one pinned copy fills; a graph reads
 nothing else that changes. All graphs share one memory pool and one place for their results, since
-only one runs at a time. No graph is captured while serving: a forest that fits no bucket runs
+only one runs at a time. No graph is captured while serving: a forest that suits no bucket runs
 eagerly.
 """
 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -115,6 +116,9 @@ def _capture(
         graph.capture_begin(pool)
         try:
             hidden_QH[: bucket.readouts].copy_(executor.model.forward(seen))
-        finally:
-            graph.capture_end()
+        except BaseException:
+            with suppress(RuntimeError):  # which would hide what the capture ended with
+                graph.capture_end()
+            raise
+        graph.capture_end()
     return Captured(pinned, torch.cuda.Event(), tables, graph)

@@ -45,8 +45,7 @@ class Places:
         of, start = {}, 0
         for name, shape in shapes.items():
             of[name] = (start, shape)
-            size = prod(shape)
-            start += size + -size % ALIGNED
+            start += _aligned(prod(shape))
         return cls(of, start)
 
 
@@ -100,7 +99,7 @@ def layout(forest: Forest, *, height: int, bucket: Bucket | None = None) -> Layo
     if bucket is None:
         shapes: dict[str, Size] = {name: table.shape for name, table in tables.items()}
         for name in ("tiles", "readout_tiles"):
-            shapes[name] = (4, shapes[name][1] + -shapes[name][1] % ALIGNED)
+            shapes[name] = (4, _aligned(shapes[name][1]))
         places = Places.one_after_another(shapes)
         buffer = np.zeros(places.total, np.int32)
     else:
@@ -148,9 +147,9 @@ def padding(bucket: Bucket, height: int) -> tuple[Places, Ints]:
         "run_state_in_N": ((chunks,), 0),
         "level_start_L": ((bucket.levels + 1,), 0),
         "readout_rows_Q": ((readouts,), 0),
-        "tiles": ((4, chunks * (CHUNK // height)), 0),
+        "tiles": ((4, _aligned(chunks * (CHUNK // height))), 0),
         "places_R": ((rows,), 0),
-        "readout_tiles": ((4, readouts + -readouts % ALIGNED), 0),
+        "readout_tiles": ((4, _aligned(readouts)), 0),
         "readout_places_Q": ((readouts,), 0),
     }
     places = Places.one_after_another({name: shape for name, (shape, _) in empty.items()})
@@ -160,3 +159,7 @@ def padding(bucket: Bucket, height: int) -> tuple[Places, Ints]:
         buffer[start : start + prod(shape)] = value
     buffer.flags.writeable = False
     return places, buffer
+
+
+def _aligned(size: int) -> int:
+    return size + -size % ALIGNED

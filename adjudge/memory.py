@@ -32,10 +32,12 @@ GRAPH_LAYER_BYTES = 64 << 10
 """What the driver may keep of one layer of a graph: 4 KiB for each of sixteen kernels."""
 
 CHECKED_ROWS = 2048
-"""Rows of a pass that needs as much as the self-check, which does not go by `max_batch_tokens`."""
+"""Rows of a pass that needs as much as the self-check at load, which does not go by
+`max_batch_tokens`."""
 
 TABLE_BYTES = 64
-"""Of the integers that a pass's tables hold for one row."""
+"""Of the integers that a pass's tables hold for one row, over all buckets; a small one has twice as
+many for its empty chunks."""
 
 ROWS_OF_A_CHUNK = 20
 ROWS_OF_A_STATE = 128

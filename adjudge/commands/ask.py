@@ -9,10 +9,12 @@
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
 import os
 import urllib.error
 import urllib.request
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,8 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _refuse_engine_flags(settings: Settings) -> None:
     """With --url the engine is the server's."""
     for value in settings.values:
-        flag = value.origin.removeprefix("flag ")
-        if value.section == "engine" and value.name != "model" and flag != value.origin:
+        if value.section == "engine" and value.name != "model" and value.origin.startswith("flag"):
+            flag = value.origin.removeprefix("flag ")
+            flag = flag.replace("--", "--no-") if value.value is False else flag
             raise ConfigError(
                 f"{flag} and --url were both given; {flag} is for an engine that runs here, so "
                 "leave one out"
@@ -101,19 +104,31 @@ def _ask_server(url: str, request: dict[str, Any], keys: tuple[str, ...]) -> dic
         headers["authorization"] = f"Bearer {keys[0]}"
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"--url is {url!r}; it takes an http:// or https:// address")
-    sent = urllib.request.Request(  # noqa: S310
-        f"{url.rstrip('/')}/v1/systemone", json.dumps(request).encode(), headers
-    )
+    address = f"{url.rstrip('/')}/v1/systemone"
     try:
-        with urllib.request.urlopen(sent) as received:  # noqa: S310
-            body: dict[str, Any] = json.load(received)
-            return body
-    except urllib.error.HTTPError as error:
-        raise ConfigError(f"{url} answered {error.code}: {_reason(error.read())}") from None
-    except urllib.error.URLError as error:
-        raise ConfigError(f"{url} cannot be reached ({error.reason}); is it serving?") from None
-    except ValueError:
-        raise ConfigError(f"{url} answered no JSON; is it a System One server?") from None
+        status, answered = _sent(address, json.dumps(request).encode(), headers)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = str(getattr(error, "reason", error)).strip() or type(error).__name__
+        raise ConfigError(f"{url} cannot be asked ({reason}); is it serving?") from None
+    if status != HTTPStatus.OK:
+        raise ConfigError(f"{url} answered {status}: {_reason(answered)}")
+    try:
+        body: dict[str, Any] = json.loads(answered)
+        _text(body)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ConfigError(f"{url} answered no System One answer; is it such a server?") from None
+    return body
+
+
+def _sent(address: str, content: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+    """Status and body of the reply. Raises OSError, HTTPException, and ValueError for an address
+    that is none."""
+    try:
+        made = urllib.request.Request(address, content, headers)  # noqa: S310
+        with urllib.request.urlopen(made) as received:  # noqa: S310
+            return received.status, received.read()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read()
 
 
 def _reason(body: bytes) -> str:

@@ -79,7 +79,7 @@ def read_projection(
     device: torch.device,
     dtype: torch.dtype,
 ) -> Projection:
-    """Reads the parts (name, outputs), in order, straight into one matrix on the device.
+    """Reads the parts (name, outputs), one after the other, into one matrix on the device.
 
     width: K. Raises CheckpointError for a part of another shape, and whatever the source raises.
     """

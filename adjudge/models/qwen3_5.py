@@ -171,7 +171,8 @@ class Qwen3_5:  # noqa: N801
         return list(found.values())
 
     def projections(self) -> Iterator[Projection]:
-        """Every projection, the last layer's queries and keys apart as they run."""
+        """Every projection; of the last layer's attention also its queries and its keys and values,
+        which run apart."""
         for layer in self.layers:
             yield from layer.projections()
         if isinstance(layer.mixer, Attention):

@@ -16,18 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import adjudge
-from adjudge.sources import digest_of, installed_digest
+from adjudge.sources import digest_of, installed_digest, libraries
 
-LIBRARIES = (
-    *("torch", "triton", "numpy", "tokenizers", "safetensors", "msgspec", "starlette", "uvicorn"),
-    *("transformers", "peft", "fla-core", "flash-attn", "nvidia-cublas", "nvidia-cublas-cu12"),
-)
-"""Packages whose versions can change a result. Absent ones are left out."""
 COMMITS = 200
 """How far back a build is looked for."""
 
@@ -202,20 +196,6 @@ def _devices() -> tuple[Device, ...]:
     return tuple(
         Device(name, int(memory), driver, capability) for name, memory, driver, capability in rows
     )
-
-
-def libraries() -> dict[str, str]:
-    """Installed versions of LIBRARIES, and of the CUDA runtime that a loaded torch was made for."""
-    found = {}
-    for name in LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.version.cuda:
-        found["cuda"] = torch.version.cuda
-    return found
 
 
 def folder_hashes(folder: Path) -> dict[str, str]:

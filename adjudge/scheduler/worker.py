@@ -89,8 +89,9 @@ class Worker(threading.Thread):
             self._scheduler.fail_batch(batch, error)
             return
         for single in batch.alone():
-            self._scheduler.restart_clock()
-            self._run_batch(single)
+            if single.parts[0].job.outcome is None:
+                self._scheduler.restart_clock()
+                self._run_batch(single)
 
 
 class Planner(threading.Thread):

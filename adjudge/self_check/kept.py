@@ -15,27 +15,27 @@ import torch
 
 from adjudge.ops.linear import LinearPlan
 from adjudge.self_check.check_row import CheckRow
-from adjudge.sources import installed_digest
+from adjudge.sources import installed_digest, libraries
 
 if TYPE_CHECKING:
     from adjudge.executor import Executor
 
 LOG = logging.getLogger("adjudge.self_check")
+DRIVER = Path("/proc/driver/nvidia/version")
+SETTINGS = ("CUBLAS", "NVIDIA_TF32_OVERRIDE")
 PARTS = ("own", "apart")
 """What a check finds for a LinearPlan."""
 
 
 def kept_file(executor: Executor) -> Path | None:
-    """Where a passed check is kept: by device, libraries, sources and geometry.
+    """Where a passed check is kept: by device, driver, libraries, sources and geometry.
 
     None on a CPU.
     """
     if not executor.device.is_cuda:
         return None
-    import triton
-
     facts = [
-        installed_digest(), executor.device.facts(), triton.__version__,
+        installed_digest(), executor.device.facts(), libraries(), _driver(), _library_settings(),
         torch.cuda.get_device_capability(executor.device.torch_device), str(executor.model.config),
         executor.states is not None,
         [list(weight.shape) for weight in executor.model.products()],
@@ -44,6 +44,19 @@ def kept_file(executor: Executor) -> Path | None:
     name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return home / "adjudge" / "self_check" / f"{name}.json"
+
+
+def _driver() -> str:
+    """The kernel module's own words, empty where there are none."""
+    try:
+        return DRIVER.read_text()
+    except OSError:
+        return ""
+
+
+def _library_settings() -> dict[str, str]:
+    """Variables by which cuBLAS takes other kernels."""
+    return {name: os.environ[name] for name in sorted(os.environ) if name.startswith(SETTINGS)}
 
 
 def keep(path: Path, rows: Sequence[CheckRow], used: LinearPlan) -> None:

@@ -41,9 +41,14 @@ def passes(executor: Executor, seeds: Sequence[int]) -> Iterator[CheckRow]:
         bucket = roomy(forest, unused_rows=37)
         yield compared("padded", _hidden(executor, forest, bucket), alone)
         if executor.graphs is not None:
+            replays = executor.counters.replays
             replayed = [_replayed(executor, plan([prompt]))[0] for prompt in prompts]
-            yield compared("replayed alone", replayed, alone)
-            yield compared("replayed together", _replayed(executor, forest), alone)
+            replays = executor.counters.replays - replays
+            yield compared(f"replayed alone, {replays} times", replayed, alone)
+            replays = executor.counters.replays
+            together = _replayed(executor, forest)
+            replays = executor.counters.replays - replays
+            yield compared(f"replayed together, {replays} times", together, alone)
         if executor.states is not None:
             for name in ("keeping states", "on kept states"):
                 yield compared(name, _on_states(executor, executor.states, prompts), alone)

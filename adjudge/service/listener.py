@@ -28,7 +28,7 @@ KEEP_ALIVE_SECONDS = 75
 under a request that is already on its way."""
 
 MAX_HEAD_BYTES = 64 << 10
-"""Most bytes of a request's head or trailer that may come before it is whole."""
+"""Most bytes of a request's head or trailer, in whatever pieces it comes."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -83,6 +83,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_seconds = head_seconds
         self._since_progress = 0
         self._in_head = False
+        self._head_too_large = False
         self._clock: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -99,9 +100,8 @@ class HttpProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._since_progress > MAX_HEAD_BYTES:
-            self._refuse(
-                UsageError(f"the request's head is over {MAX_HEAD_BYTES} bytes; send less in it")
-            )
+            self._head_too_large = True
+            self.send_400_response("")
         elif self._clock is None and (self.cycle is None or self.cycle.response_complete):
             self._start_clock(self._head_seconds if self._in_head else KEEP_ALIVE_SECONDS)
 
@@ -112,6 +112,10 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        fields = sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
+        if len(self.url) + fields > MAX_HEAD_BYTES:
+            self._head_too_large = True
+            raise ValueError("the parser ends here, and data_received refuses what it was given")
         self._in_head = False
         self._stop_clock()
         super().on_headers_complete()
@@ -131,9 +135,10 @@ class HttpProtocol(HttpToolsProtocol):
             self._start_clock(self._head_seconds)
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(
-            UsageError("this is not a whole HTTP/1.1 request; check its request line and framing")
-        )
+        told = "this is not a whole HTTP/1.1 request; check its request line and framing"
+        if self._head_too_large:
+            told = f"the request's head is over {MAX_HEAD_BYTES} bytes; send less in it"
+        self._refuse(UsageError(told))
 
     def _start_clock(self, seconds: float) -> None:
         self._clock = self.loop.call_later(seconds, self._late)

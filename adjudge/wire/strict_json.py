@@ -20,7 +20,7 @@ from adjudge.errors import Detail, InvalidRequest
 
 MAX_NESTING = 127
 MAX_INTEGER_CHARACTERS = 4300
-"""Digits and sign of an integer: the interpreter's own bound, which msgspec applies."""
+"""Digits and sign of an integer that msgspec reads; the interpreter's bound is on digits alone."""
 
 # Possessive, and content with an unclosed string: every attempt matches, so no body is rescanned.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)

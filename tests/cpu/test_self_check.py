@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -18,11 +19,13 @@ from torch.nn import functional
 
 import adjudge
 from adjudge import graphs, self_check
+from adjudge.buckets import Bucket
 from adjudge.checkpoint import open_checkpoint
 from adjudge.config import EngineConfig
 from adjudge.device import Device
 from adjudge.errors import DeviceError
 from adjudge.executor import Executor
+from adjudge.forest import plan
 from adjudge.models import projection, qwen3_5
 from adjudge.ops import cpu_products, linear
 from adjudge.ops.tables import Tables
@@ -230,8 +233,16 @@ def test_another_check_does_not_take_the_result_of_this_one(
     assert kept.kept_file(executor) == before
     (tmp_path / "ops").mkdir()
     (tmp_path / "ops" / "scan.py").write_text("DEEP = (3,)")
-    monkeypatch.setattr(adjudge, "__file__", str(tmp_path / "__init__.py"))
-    assert kept.kept_file(executor) != before
+    for changed in (
+        lambda m: m.setattr(adjudge, "__file__", str(tmp_path / "__init__.py")),
+        lambda m: m.setattr(kept, "libraries", lambda: {"nvidia-cublas": "0"}),
+        lambda m: m.setattr(kept, "DRIVER", tmp_path / "ops" / "scan.py"),
+        lambda m: m.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8"),
+    ):
+        with monkeypatch.context() as changing:
+            changed(changing)
+            assert kept.kept_file(executor) != before
+    assert kept.kept_file(executor) == before
 
 
 def test_a_start_without_a_cache_is_no_failure(
@@ -298,6 +309,29 @@ def test_a_cpu_proves_the_products_that_its_passes_use(
     by_passes, used = used, set()
     list(pass_check.passes(executor, seeds=(0,)))
     assert by_passes == used == {"bf16"}
+
+
+def test_a_capture_that_fails_is_counted_and_survived(
+    executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[Bucket] = []
+
+    def capture(executor: Executor, bucket: Bucket, *_: object) -> graphs.Captured:
+        tried.append(bucket)
+        if bucket.rows == 64:
+            raise torch.cuda.OutOfMemoryError("none left")
+        return cast("graphs.Captured", bucket)
+
+    monkeypatch.setattr(graphs, "_capture", capture)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    executor.graphs = made = graphs.capture(executor, replace(CONFIG, max_batch_tokens=96))
+    failed = [bucket for bucket in tried if bucket.rows == 64]
+    assert list(made.captured) == [bucket for bucket in reversed(tried) if bucket not in failed]
+    assert (made.num_captures, made.num_failures) == (len(tried) - len(failed), len(failed))
+    assert executor.health()["capture_failures"] == len(failed) > 0
+    short = made.bucket(plan([np.arange(1, 9, dtype=np.int32)]))
+    assert short is not None and short.rows == 80
 
 
 def test_graphs_of_another_plan_are_captured_again(

@@ -246,6 +246,19 @@ def test_a_head_without_end_is_refused_in_json(rig: Rig, line: bytes) -> None:
     assert rig.ask(body()).status_code == 200
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_whole_head_is_held_to_the_same_limit(rig: Rig, more: int) -> None:
+    start, end = b"GET /version HTTP/1.1\r\nhost: x\r\nx-long: ", b"\r\n\r\n"
+    # The limit counts the address and the fields, not the request line's other words.
+    uncounted = len(b"GET  HTTP/1.1\r\n") + len(b"\r\n")
+    filling = b"a" * (MAX_HEAD_BYTES + more - len(start) - len(end) + uncounted)
+    with connected(rig, start + filling + end) as link:
+        if more:
+            refused(link)
+        else:
+            assert link.recv(4096).startswith(b"HTTP/1.1 200")
+
+
 def test_a_connection_that_sends_nothing_is_closed() -> None:
     with running(head_timeout_ms=300) as rig:
         with connected(rig, b"") as link:

@@ -8,7 +8,7 @@ import pytest
 from adjudge.buckets import FEW_ROWS, MOST_CHUNKS, MOST_ROWS, Bucket, bucket_of, ladder
 from adjudge.checkpoint import GEOMETRIES
 from adjudge.forest import CHUNK, Forest, plan
-from adjudge.layout import padding
+from adjudge.layout import ALIGNED, padding
 from adjudge.ops import linear
 
 
@@ -75,6 +75,16 @@ def test_candidates_of_a_released_length_are_padded_to_their_own_size() -> None:
         bucket = bucket_of(forest, LADDER, 768)
         assert bucket is not None
         assert bucket.rows == min(b.rows for b in LADDER if b.rows >= forest.num_rows)
+
+
+@pytest.mark.parametrize("height", [16, CHUNK])
+def test_tables_and_rows_of_tiles_begin_aligned(height: int) -> None:
+    """Kernels are compiled anew for addresses of another alignment."""
+    for bucket in LADDER:
+        places, _ = padding(bucket, height)
+        assert all(start % ALIGNED == 0 for start, _ in places.of.values())
+        for name in ("tiles", "readout_tiles"):
+            assert places.of[name][1][1] % ALIGNED == 0, (bucket, name)
 
 
 def test_a_bucket_holds_what_it_says() -> None:

@@ -123,7 +123,7 @@ def test_a_folder_and_a_url_exclude_each_other(
         assert f"{words[0]} and --url were both given" in capsys.readouterr().err
     for flag in (["--device", "cpu"], ["--no-graphs"], ["--random", "2b"]):
         assert main(["ask", str(file), *flag, *url]) == 2
-        assert f"{flag[0].replace('no-', '')} and --url were both given" in capsys.readouterr().err
+        assert f"{flag[0]} and --url were both given" in capsys.readouterr().err
     assert main(["ask", str(file), *flags, *url]) == 2
     assert "a request file and --state" in capsys.readouterr().err
     for alone in (flags, [str(file)]):
@@ -149,14 +149,6 @@ def test_a_servers_refusal_is_told_in_its_words(
     monkeypatch.setattr("urllib.request.urlopen", refuse)
     assert main(["ask", "--url", "http://h", "--state", "a", "--noul", "b"]) == 2
     assert capsys.readouterr().err == f"adjudge ask: http://h answered 422: {told}\n"
-
-
-def test_a_server_of_something_else(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("urllib.request.urlopen", lambda sent: io.BytesIO(b"welcome"))
-    assert main(["ask", "--url", "http://h", "--state", "a", "--noul", "b"]) == 2
-    assert "answered no JSON; is it a System One server?" in capsys.readouterr().err
 
 
 def test_request_file_must_hold_an_object(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from adjudge.engine_door import Item
 from adjudge.errors import CheckpointError, DeviceError, InternalError, Unavailable
 from adjudge.scheduler import (
+    Cancelled,
     ExitCode,
     Fault,
     Job,
@@ -117,6 +118,26 @@ def test_the_bad_job_of_a_pass_is_found_and_the_others_are_answered(running: Run
     assert "user text" not in bad.outcome.message
     assert all(isinstance(one.outcome, Ran) for one in (first, good, fine))
     assert isinstance(running.submit([1, 4]).outcome, Ran)
+
+
+def test_after_a_bad_pass_nobody_runs_for_a_caller_who_left(running: Running) -> None:
+    first = held(running, [1])
+    bad, left = running.submit([13]), Waited()
+    job = running.scheduler.open_job(left.on_resolved)
+    running.scheduler.submit(job, running.engine, work_of([2]))
+
+    def break_once(items: Sequence[Item]) -> BaseException | None:
+        if len(items) > 1:
+            assert running.scheduler.cancel(job)
+            return RuntimeError()
+        return None
+
+    running.engine.break_with = break_once
+    running.engine.gate.set()
+    assert all(isinstance(one.outcome, Ran) for one in (first, bad))
+    assert isinstance(left.outcome, Cancelled)
+    ran = [[int(item.token_ids[0]) for item in items] for items in running.engine.passes]
+    assert ran == [[1], [13]]
 
 
 def test_a_fault_of_ours_is_told_in_its_own_words(running: Running) -> None:
