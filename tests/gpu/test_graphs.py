@@ -27,9 +27,10 @@ def test_a_capture_without_memory_is_survived(monkeypatch: pytest.MonkeyPatch) -
     forward = Qwen3_5.forward
 
     def greedy(model: Qwen3_5, tables: Tables, carry: Carry | None = None) -> Tensor:
+        hidden_QH = forward(model, tables, carry)
         if len(tables.token_ids_R) == 96 and torch.cuda.is_current_stream_capturing():
             torch.empty(MORE_THAN_THERE_IS, dtype=torch.uint8, device="cuda")
-        return forward(model, tables, carry)
+        return hidden_QH
 
     forests = [plan([np.arange(1, 1 + count, dtype=np.int32)]) for count in (60, 90, 110)]
     expected = [executor.hidden(executor.prepare(forest)).clone() for forest in forests]
