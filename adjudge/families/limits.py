@@ -115,7 +115,7 @@ def check_tokens(
     if prompt_tokens[longest] > limits.max_prompt_tokens:
         wider = ""
         if wider_pass_tokens is not None and prompt_tokens[longest] <= wider_pass_tokens:
-            wider = f", or load the model with max_batch_tokens {wider_pass_tokens}"
+            wider = f", or load the model with --max-batch-tokens {wider_pass_tokens}"
         raise UsageError(
             f"question {compiled.prompts[longest].question!r} makes a prompt of "
             f"{prompt_tokens[longest]} tokens; the limit is {limits.max_prompt_tokens}. "

@@ -168,7 +168,7 @@ def test_limits_of_rows_and_tokens(family: Decider) -> None:
     with pytest.raises(UsageError, match="36865 tokens; the limit is 36864"):
         check_tokens(found, [36_865, *[1] * 1019], family.limits)
     narrow = replace(family.limits, max_prompt_tokens=16_384)
-    with pytest.raises(UsageError, match=r"is 16384\. .* or load .* max_batch_tokens 36864$"):
+    with pytest.raises(UsageError, match=r"is 16384\. .* or load .* --max-batch-tokens 36864$"):
         check_tokens(found, [20_000, *[1] * 1019], narrow, wider_pass_tokens=36_864)
     with pytest.raises(UsageError, match=r"instructions or the option$"):
         check_tokens(found, [36_865, *[1] * 1019], narrow, wider_pass_tokens=36_864)
