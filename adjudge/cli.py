@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
+from typing import NoReturn
 
 from adjudge import __version__
 from adjudge.errors import AdjudgeError
@@ -41,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         top.print_help()
         return 0
     module = import_module(COMMANDS[name][0])
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         f"adjudge {name}",
         description=module.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -85,6 +88,25 @@ def _output_fails() -> bool:
 def _discard_output() -> None:
     """So that the interpreter's own flush at the exit does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class Parser(argparse.ArgumentParser):
+    """Says of an unknown flag which one was probably meant; so do the parsers of its parts."""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        found, rest = super().parse_known_args(args, namespace)
+        for word in rest:
+            if word.startswith("--") and word != "--":
+                self._refuse(word.partition("=")[0])
+        return found, rest
+
+    def _refuse(self, flag: str) -> NoReturn:
+        known = re.findall(r"--\w[\w-]*", self.format_help())
+        close = get_close_matches(flag, known, n=1, cutoff=0.75)
+        meant = f"did you mean {close[0]}?" if close else "--help lists them"
+        self.error(f"there is no flag {flag}; {meant}")
 
 
 def _top_parser() -> argparse.ArgumentParser:

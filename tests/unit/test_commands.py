@@ -299,3 +299,24 @@ def test_serve_refuses_a_name_that_means_the_first_model(
     assert main(["serve", *models, *words]) == 2
     told = capsys.readouterr().err
     assert "jev-latest and jev-preview are answered by the first model" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            "serve --max-batch-tokns 3",
+            "no flag --max-batch-tokns; did you mean --max-batch-tokens?",
+        ),
+        ("ask F --devcie=cpu", "no flag --devcie; did you mean --device?"),
+        ("bench engine F --layots 64x1", "no flag --layots; did you mean --layout?"),
+        ("check --zzz", "no flag --zzz; --help lists them"),
+    ],
+)
+def test_an_unknown_flag_is_told_which_one_was_meant(
+    words: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(words.split())
+    assert caught.value.code == 2
+    assert told in capsys.readouterr().err
