@@ -146,10 +146,13 @@ class Scheduler:
             if batch is not None and (batch := self._dispatch(batch)) is not None:
                 return batch
 
-    def restart_clock(self) -> None:
-        """The running pass is followed by another at once: its time counts from now."""
+    def follow(self, batch: Batch) -> bool:
+        """The running pass is over and this one follows at once, unless nobody waits for it any
+        more: then False, and nothing runs."""
         with self._lock:
-            self._running_since = self.clock()
+            wanted = any(part.job.outcome is None for part in batch.parts)
+            self._running_since = self.clock() if wanted else None
+            return wanted
 
     def complete(self, batch: Batch, result: Pass, *, planned_ahead: bool = False) -> None:
         """Hand a pass's logits to its jobs; those that have all their logits are resolved."""

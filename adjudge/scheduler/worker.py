@@ -89,8 +89,7 @@ class Worker(threading.Thread):
             self._scheduler.fail_batch(batch, error)
             return
         for single in batch.alone():
-            if single.parts[0].job.outcome is None:
-                self._scheduler.restart_clock()
+            if self._scheduler.follow(single):
                 self._run_batch(single)
 
 

@@ -28,7 +28,8 @@ KEEP_ALIVE_SECONDS = 75
 under a request that is already on its way."""
 
 MAX_HEAD_BYTES = 64 << 10
-"""Most bytes of a request's head or trailer, in whatever pieces it comes."""
+"""Most bytes of a head's address and fields, or of a trailer's fields; and of what may come without
+anything being whole."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -83,7 +84,9 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_seconds = head_seconds
         self._since_progress = 0
         self._in_head = False
+        self._field_bytes = 0
         self._head_too_large = False
+        self._refusal: AdjudgeError | None = None
         self._clock: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -95,9 +98,11 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._refusal is not None:
+            return
         self._since_progress += len(data)
         super().data_received(data)
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._refusal is not None:
             return
         if self._since_progress > MAX_HEAD_BYTES:
             self._head_too_large = True
@@ -106,16 +111,28 @@ class HttpProtocol(HttpToolsProtocol):
             self._start_clock(self._head_seconds if self._in_head else KEEP_ALIVE_SECONDS)
 
     def on_message_begin(self) -> None:
-        self._since_progress = 0
+        self._since_progress = self._field_bytes = 0
         self._in_head = True
         self._stop_clock()
         super().on_message_begin()
 
-    def on_headers_complete(self) -> None:
-        fields = sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
-        if len(self.url) + fields > MAX_HEAD_BYTES:
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + len(b":\r\n"))
+        super().on_header(name, value)
+
+    def _count(self, size: int) -> None:
+        self._since_progress = 0
+        self._field_bytes += size
+        if self._field_bytes > MAX_HEAD_BYTES:
             self._head_too_large = True
-            raise ValueError("the parser ends here, and data_received refuses what it was given")
+            raise ValueError("the parser ends here, and send_400_response is called")
+
+    def on_headers_complete(self) -> None:
+        self._since_progress = self._field_bytes = 0
         self._in_head = False
         self._stop_clock()
         super().on_headers_complete()
@@ -130,8 +147,10 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self._refusal is not None:
+            self._refuse(self._refusal)
         # Part of the next head came while this request was being answered.
-        if self._in_head and self._clock is None and self.cycle.response_complete:
+        elif self._in_head and self._clock is None and self.cycle.response_complete:
             self._start_clock(self._head_seconds)
 
     def send_400_response(self, msg: str) -> None:
@@ -162,6 +181,11 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _refuse(self, error: AdjudgeError) -> None:
+        """Once what came whole before is answered."""
+        if self.cycle is not None and not (self.cycle.response_complete or self.cycle.more_body):
+            self._refusal = error
+            self._stop_clock()
+            return
         status, body, _ = error_body(error)
         content = msgspec.json.encode(body)
         number = new_request_id()

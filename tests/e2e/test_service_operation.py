@@ -236,27 +236,66 @@ def test_what_is_not_http_is_refused_in_json(rig: Rig, data: bytes) -> None:
     assert rig.ask(body()).status_code == 200
 
 
-@pytest.mark.parametrize("line", [b"x-long: " + b"a" * MAX_HEAD_BYTES, b"x: a\r\n" * 12_000])
-def test_a_head_without_end_is_refused_in_json(rig: Rig, line: bytes) -> None:
-    with connected(rig, b"GET /version HTTP/1.1\r\nhost: x\r\n\r\nGET /") as link:
+@pytest.mark.parametrize(
+    "endless",
+    [
+        b"a" * (MAX_HEAD_BYTES + 1),
+        # A field of five bytes, after 18, is counted when the next one begins.
+        b"\r\n" + b"x: a\r\n" * ((MAX_HEAD_BYTES - 18) // 5 + 1) + b"x",
+    ],
+)
+def test_a_head_without_end_is_refused_in_json(rig: Rig, endless: bytes) -> None:
+    begun = b"GET /version HTTP/1.1\r\nx-long: a"
+    with connected(rig, b"GET /version HTTP/1.1\r\nhost: x\r\n\r\n" + begun) as link:
         assert link.recv(4096).startswith(b"HTTP/1.1 200")
-        # The server has read so far; the next byte over the bound is the last that it gets.
-        link.sendall((b"version HTTP/1.1\r\n" + line)[: MAX_HEAD_BYTES + 1])
+        # The server has read so far; the byte that is one too many is the last that it gets.
+        link.sendall(endless)
         refused(link)
     assert rig.ask(body()).status_code == 200
 
 
+@pytest.mark.parametrize("piece", [1 << 20, 20_000, 1])
 @pytest.mark.parametrize("more", [0, 1])
-def test_a_whole_head_is_held_to_the_same_limit(rig: Rig, more: int) -> None:
-    start, end = b"GET /version HTTP/1.1\r\nhost: x\r\nx-long: ", b"\r\n\r\n"
-    # The limit counts the address and the fields, not the request line's other words.
-    uncounted = len(b"GET  HTTP/1.1\r\n") + len(b"\r\n")
-    filling = b"a" * (MAX_HEAD_BYTES + more - len(start) - len(end) + uncounted)
-    with connected(rig, start + filling + end) as link:
+def test_a_head_is_held_to_its_limit_in_whatever_pieces_it_comes(
+    rig: Rig, more: int, piece: int
+) -> None:
+    long = MAX_HEAD_BYTES + more - len(b"/version") - len(b"host:x\r\n") - len(b"x:\r\n") - 40_000
+    fields = b"host:x\r\n" + b"x:" + b"a" * long + b"\r\n" + b"y:b\r\n" * 10_000 + b"\r\n"
+    # y:b and its line's end are five bytes, of which each is counted, so that 8,000 make 40,000.
+    fields = fields.replace(b"y:b\r\n" * 2_000, b"", 1)
+    whole = b"GET /version HTTP/1.1\r\n" + fields
+    with connected(rig, whole[:1]) as link:
+        for start in range(1, 200 if piece == 1 else len(whole), piece):
+            link.sendall(whole[start : start + piece])
+        if piece == 1:
+            link.sendall(whole[200:])
         if more:
             refused(link)
         else:
             assert link.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+def test_what_came_before_a_bad_head_is_answered_first(rig: Rig) -> None:
+    content = json.dumps(body()).encode()
+    for bad in (b"GET / HTTP/1.1\r\nx: " + b"a" * MAX_HEAD_BYTES + b"\r\n\r\n", b"\x16\x03\x01"):
+        rig.engine.gate.clear()
+        with connected(rig, head(len(content)) + content + bad) as link:
+            assert rig.engine.entered.acquire(timeout=SOON)
+            rig.engine.gate.set()
+            with link.makefile("rb") as reader:
+                sent = reader.read()
+        assert sent.startswith(b"HTTP/1.1 200 ") and sent.count(b"HTTP/1.1 400 ") == 1
+
+
+def test_a_trailer_is_held_to_the_limit_of_a_head(rig: Rig) -> None:
+    content = json.dumps(body()).encode()
+    opening = head(0).replace(b"content-length: 0", b"transfer-encoding: chunked")
+    chunk = b"%x\r\n%s\r\n0\r\n" % (len(content), content)
+    with connected(rig, opening + chunk + b"x: a\r\n\r\n") as link:
+        assert status_of(link) == 200
+    with connected(rig, opening + chunk + b"x: " + b"a" * MAX_HEAD_BYTES + b"\r\n\r\n") as link:
+        refused(link)
+    assert rig.ask(body()).status_code == 200
 
 
 def test_a_connection_that_sends_nothing_is_closed() -> None:

@@ -120,24 +120,32 @@ def test_the_bad_job_of_a_pass_is_found_and_the_others_are_answered(running: Run
     assert isinstance(running.submit([1, 4]).outcome, Ran)
 
 
-def test_after_a_bad_pass_nobody_runs_for_a_caller_who_left(running: Running) -> None:
+@pytest.mark.parametrize("leaving", [{2}, {3}, {2, 3}])
+def test_after_a_bad_pass_nothing_runs_for_callers_who_left(
+    running: Running, leaving: set[int]
+) -> None:
     first = held(running, [1])
-    bad, left = running.submit([13]), Waited()
-    job = running.scheduler.open_job(left.on_resolved)
-    running.scheduler.submit(job, running.engine, work_of([2]))
+    waited = {token: Waited() for token in (2, 3)}
+    jobs = {t: running.scheduler.open_job(one.on_resolved) for t, one in waited.items()}
+    for token, job in jobs.items():
+        running.scheduler.submit(job, running.engine, work_of([token]))
 
     def break_once(items: Sequence[Item]) -> BaseException | None:
         if len(items) > 1:
-            assert running.scheduler.cancel(job)
+            assert all(running.scheduler.cancel(jobs[token]) for token in leaving)
             return RuntimeError()
         return None
 
     running.engine.break_with = break_once
     running.engine.gate.set()
-    assert all(isinstance(one.outcome, Ran) for one in (first, bad))
-    assert isinstance(left.outcome, Cancelled)
+    assert isinstance(first.outcome, Ran)
+    for token, one in waited.items():
+        assert isinstance(one.outcome, Cancelled if token in leaving else Ran)
+    running.scheduler.stop()
+    running.worker.join(SOON)
+    assert running.scheduler.running_since is None, "a pass that is over counts as one that hangs"
     ran = [[int(item.token_ids[0]) for item in items] for items in running.engine.passes]
-    assert ran == [[1], [13]]
+    assert ran == [[1], *([token] for token in (2, 3) if token not in leaving)]
 
 
 def test_a_fault_of_ours_is_told_in_its_own_words(running: Running) -> None:
