@@ -12,6 +12,7 @@ import argparse
 import http.client
 import json
 import os
+import re
 import urllib.error
 import urllib.request
 from http import HTTPStatus
@@ -29,6 +30,14 @@ from adjudge.progress import Reporter
 if TYPE_CHECKING:
     from adjudge.engine import Engine
 
+MOST_SHOWN = 300
+"""Characters of a reply that is not System One's."""
+
+_HEADER_VALUE = re.compile(r"[!-~]+")
+_REDIRECTS = (301, 302, 303, 307, 308)
+_NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What reading a body raises that is no JSON, or not of the shape that it should have."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -43,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     settings = resolve(vars(arguments), os.environ)
-    if arguments.url:
+    if arguments.url is not None:
         _refuse_engine_flags(settings)
         if "model" in vars(arguments):
             arguments.request = _only_request(arguments)
@@ -101,21 +110,27 @@ def _engine_for(request: dict[str, Any], config: EngineConfig) -> Engine:
 def _ask_server(url: str, request: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
     headers = {"content-type": "application/json"}
     if keys:
+        if not _HEADER_VALUE.fullmatch(keys[0]):
+            raise ConfigError(
+                "the key in ADJUDGE_API_KEY has a character that no header may hold; keys are of "
+                "printable ASCII without spaces"
+            )
         headers["authorization"] = f"Bearer {keys[0]}"
-    if not url.startswith(("http://", "https://")):
+    if not url.lower().startswith(("http://", "https://")):
         raise ConfigError(f"--url is {url!r}; it takes an http:// or https:// address")
     address = f"{url.rstrip('/')}/v1/systemone"
     try:
         status, answered = _sent(address, json.dumps(request).encode(), headers)
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = str(getattr(error, "reason", error)).strip() or type(error).__name__
+        reason = _on_a_line(reason)
         raise ConfigError(f"{url} cannot be asked ({reason}); is it serving?") from None
     if status != HTTPStatus.OK:
         raise ConfigError(f"{url} answered {status}: {_reason(answered)}")
     try:
         body: dict[str, Any] = json.loads(answered)
         _text(body)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except _NOT_OURS:
         raise ConfigError(f"{url} answered no System One answer; is it such a server?") from None
     return body
 
@@ -125,10 +140,20 @@ def _sent(address: str, content: bytes, headers: dict[str, str]) -> tuple[int, b
     that is none."""
     try:
         made = urllib.request.Request(address, content, headers)  # noqa: S310
-        with urllib.request.urlopen(made) as received:  # noqa: S310
+        with urllib.request.build_opener(_Stay).open(made) as received:
             return received.status, received.read()
     except urllib.error.HTTPError as refused:
+        if refused.code in _REDIRECTS:
+            elsewhere = refused.headers.get("location", "an address that it does not name")
+            return refused.code, f"it points to {elsewhere}; give --url that server".encode()
         return refused.code, refused.read()
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Follows nobody elsewhere: a key is for the server that was named."""
+
+    def redirect_request(self, *given: Any) -> None:
+        return None
 
 
 def _reason(body: bytes) -> str:
@@ -137,10 +162,16 @@ def _reason(body: bytes) -> str:
     try:
         detail = json.loads(text)["detail"]
         if isinstance(detail, dict):
-            return str(detail["message"])
-        return "\n".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in detail)
-    except (ValueError, KeyError, TypeError):
-        return text
+            return shown(str(detail["message"]))
+        told = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in detail)
+        return "\n".join(map(shown, told))
+    except _NOT_OURS:
+        return _on_a_line(text) or "nothing more"
+
+
+def _on_a_line(text: str) -> str:
+    """Foreign text, without what a terminal would obey, and not all of a page."""
+    return shown(text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…")
 
 
 def _text(response: dict[str, Any]) -> str:

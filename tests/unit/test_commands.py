@@ -3,9 +3,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import urllib.error
-import urllib.request
-from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -129,26 +126,6 @@ def test_a_folder_and_a_url_exclude_each_other(
     for alone in (flags, [str(file)]):
         assert main(["ask", *alone, *url]) == 2
         assert "it takes an http:// or https:// address" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("body", "told"),
-    [
-        (b'{"detail": {"error_type": "api_usage_error", "message": "no \\u00e9"}}', "no é"),
-        (b'{"detail": [{"loc": ["q", 2], "msg": "a"}, {"loc": [], "msg": "b"}]}', "q.2: a\n: b"),
-        (b"<html>\xff</html>", "<html>\ufffd</html>"),
-        (b'{"detail": 3}', '{"detail": 3}'),
-    ],
-)
-def test_a_servers_refusal_is_told_in_its_words(
-    body: bytes, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(sent: urllib.request.Request) -> None:
-        raise urllib.error.HTTPError(sent.full_url, 422, "", Message(), io.BytesIO(body))
-
-    monkeypatch.setattr("urllib.request.urlopen", refuse)
-    assert main(["ask", "--url", "http://h", "--state", "a", "--noul", "b"]) == 2
-    assert capsys.readouterr().err == f"adjudge ask: http://h answered 422: {told}\n"
 
 
 def test_request_file_must_hold_an_object(tmp_path: Path) -> None:
