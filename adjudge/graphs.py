@@ -77,8 +77,8 @@ class Graphs:
 def capture(
     executor: Executor, config: EngineConfig, *, progress: Progress | None = None
 ) -> Graphs:
-    """One graph per bucket. A capture that fails is logged, counted and survived: its forests
-    take a larger bucket, or run eagerly."""
+    """One graph per bucket. A capture that finds no memory is logged, counted and survived: its
+    forests take a larger bucket, or run eagerly."""
     layer_weights, embed_VH = executor.model.config.layer_weights, executor.model.embed_VH
     wanted = ladder(config.max_batch_tokens, layer_weights)
     most_readouts = max((bucket.readouts for bucket in wanted), default=0)
@@ -102,7 +102,8 @@ def capture(
 def _capture(
     executor: Executor, bucket: Bucket, hidden_QH: Tensor, pool: Any, stream: torch.cuda.Stream
 ) -> Captured:
-    """Not by torch.cuda.graph, which gives the room that is kept for the largest pass back."""
+    """Not by torch.cuda.graph, which empties the allocator's cache each time: that takes long, and
+    may give the room that is kept for the largest pass back."""
     example = layout(plan([np.arange(1, 2, dtype=np.int32)]), height=executor.height, bucket=bucket)
     device = executor.device.torch_device
     pinned = torch.from_numpy(example.buffer).pin_memory()

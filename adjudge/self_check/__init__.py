@@ -4,8 +4,7 @@ Never a list of device names: products of the loaded weights run at many row cou
 of the loaded model run in many company, and every bit is compared. On a GPU the mixers' kernels are
 first held to their references, since a wrong kernel can be wrong alike everywhere; and a weight
 shape whose library product fails falls to the Triton product, which is proved in its place.
-`at_load` takes seconds and keeps what it found under the device, the libraries, this package's
-sources and the model's geometry; `full` runs it all.
+`at_load` takes seconds and keeps what it found, see `kept`; `full` runs it all.
 """
 
 from __future__ import annotations

@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("adjudge.self_check")
 DRIVER = Path("/proc/driver/nvidia/version")
-SETTINGS = ("CUBLAS", "NVIDIA_TF32_OVERRIDE")
+SETTINGS = ("CUBLAS", "NVIDIA_TF32", "TORCH_", "PYTORCH_TUNABLEOP", "DISABLE_ADDMM")
 PARTS = ("own", "apart")
 """What a check finds for a LinearPlan."""
 
 
 def kept_file(executor: Executor) -> Path | None:
-    """Where a passed check is kept: by device, driver, libraries, sources and geometry.
+    """Where a passed check is kept: by device, driver, libraries and their settings, sources and
+    geometry.
 
     None on a CPU.
     """
@@ -55,7 +56,7 @@ def _driver() -> str:
 
 
 def _library_settings() -> dict[str, str]:
-    """Variables by which cuBLAS takes other kernels."""
+    """Variables by which cuBLAS or torch takes other kernels."""
     return {name: os.environ[name] for name in sorted(os.environ) if name.startswith(SETTINGS)}
 
 

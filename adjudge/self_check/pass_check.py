@@ -44,11 +44,11 @@ def passes(executor: Executor, seeds: Sequence[int]) -> Iterator[CheckRow]:
             replays = executor.counters.replays
             replayed = [_replayed(executor, plan([prompt]))[0] for prompt in prompts]
             replays = executor.counters.replays - replays
-            yield compared(f"replayed alone, {replays} times", replayed, alone)
+            yield compared(f"replayed alone ({replays})", replayed, alone)
             replays = executor.counters.replays
             together = _replayed(executor, forest)
             replays = executor.counters.replays - replays
-            yield compared(f"replayed together, {replays} times", together, alone)
+            yield compared(f"replayed together ({replays})", together, alone)
         if executor.states is not None:
             for name in ("keeping states", "on kept states"):
                 yield compared(name, _on_states(executor, executor.states, prompts), alone)
