@@ -146,9 +146,11 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_response_complete(self) -> None:
+        is_last = not self.pipeline
         super().on_response_complete()
         if self._refusal is not None:
-            self._refuse(self._refusal)
+            if is_last and not self.transport.is_closing():
+                self._send_refusal(self._refusal)
         # Part of the next head came while this request was being answered.
         elif self._in_head and self._clock is None and self.cycle.response_complete:
             self._start_clock(self._head_seconds)
@@ -181,11 +183,17 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _refuse(self, error: AdjudgeError) -> None:
-        """Once what came whole before is answered."""
-        if self.cycle is not None and not (self.cycle.response_complete or self.cycle.more_body):
-            self._refusal = error
-            self._stop_clock()
+        """At once, or after the answers to what came whole before."""
+        unanswered = self.cycle is not None and not self.cycle.response_complete
+        if unanswered and self.cycle.more_body and self.pipeline:
+            self.pipeline.popleft()  # the newest: its body is what is refused
+        elif not unanswered or self.cycle.more_body:
+            self._send_refusal(error)
             return
+        self._refusal = error
+        self._stop_clock()
+
+    def _send_refusal(self, error: AdjudgeError) -> None:
         status, body, _ = error_body(error)
         content = msgspec.json.encode(body)
         number = new_request_id()
