@@ -87,5 +87,5 @@ def bucket_of(forest: Forest, captured: Iterable[Bucket], launched_rows: int) ->
     if not large_enough:
         return None
     most_rows = max(large_enough[0].rows, launched_rows)
-    fitting = (bucket for bucket in large_enough if bucket.fits(forest))
-    return next((bucket for bucket in fitting if bucket.rows <= most_rows), None)
+    worth = (bucket for bucket in large_enough if bucket.rows <= most_rows)
+    return next((bucket for bucket in worth if bucket.fits(forest)), None)

@@ -221,3 +221,8 @@ def check_value(section: type[AnyConfig], name: str, value: Any) -> None:
             raise ConfigError(f"{name} is {part}; it takes {bounds['least']} or more")
         if bounds["most"] is not None and part > bounds["most"]:
             raise ConfigError(f"{name} is {part}; it takes {bounds['most']} or less")
+
+
+def is_key(text: str) -> bool:
+    """Whether a header can carry it as a key: printable ASCII characters without spaces."""
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text

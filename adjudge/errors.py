@@ -14,6 +14,7 @@
     │   └── RateLimited         429   this caller asks too often
     ├── Unavailable             503   loading, draining, or the device is unsound
     ├── InternalError           500   a fault of ours; the message never holds request text
+    │   └── NotFinite                 the model gave a number that no answer may hold
     ├── CheckpointError         a model folder that cannot be loaded (names file and key)
     ├── ConfigError             a flag, variable or file entry that cannot be used
     └── DeviceError             the device cannot run the engine exactly, or is unsound
@@ -128,6 +129,13 @@ class Unavailable(AdjudgeError):
 
 class InternalError(AdjudgeError):
     """A fault of ours. The message is safe to send: it never holds text of a request."""
+
+
+class NotFinite(InternalError):
+    """The model gave a number that no answer may hold."""
+
+    def __init__(self) -> None:
+        super().__init__("the model produced a number that is not finite; no answer was sent")
 
 
 class CheckpointError(AdjudgeError):

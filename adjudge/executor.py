@@ -8,6 +8,7 @@ bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from torch import Tensor
 from adjudge.checkpoint import Checkpoint
 from adjudge.device import Device, guarded, open_device
 from adjudge.device_tables import to_device
-from adjudge.errors import InternalError
+from adjudge.errors import NotFinite
 from adjudge.forest import CHUNK, Forest
 from adjudge.heads import Heads
 from adjudge.layout import Layout, layout
@@ -133,15 +134,16 @@ class Executor:
         """Logits of each readout, read at its readout row.
 
         reuse: the states that the pass reads and keeps, as the pool has them now. Raises
-        DeviceError, and InternalError for logits that are not finite: a prompt that makes such
-        values may have spoilt others of its pass, so that all of them are to be run again apart.
+        DeviceError, and NotFinite: a prompt that makes such logits may have spoilt others of its
+        pass, so that all of them are to be run again apart.
         """
-        with guarded(self.device):
-            if self.states is None or reuse is None or not reuse.touches_states:
-                logits = finite(self.heads.logits(self.hidden(plan), readouts, rows))
-            else:
-                with self.states.carried(reuse) as carry:
-                    logits = finite(self.heads.logits(self.hidden(plan, carry), readouts, rows))
+        carried: AbstractContextManager[Carry | None] = nullcontext()
+        if self.states is not None and reuse is not None and reuse.touches_states:
+            carried = self.states.carried(reuse)
+        with guarded(self.device), carried as carry:
+            logits = self.heads.logits(self.hidden(plan, carry), readouts, rows)
+            if logits and not np.isfinite(np.concatenate(logits)).all():
+                raise NotFinite
         return logits
 
     def hidden(self, plan: Layout, carry: Carry | None = None) -> Tensor:
@@ -185,10 +187,3 @@ class Executor:
         del self.model, self.heads
         if self.device.is_cuda:
             torch.cuda.empty_cache()
-
-
-def finite(logits: Sequence[Logits]) -> Sequence[Logits]:
-    """The same. Raises InternalError."""
-    if logits and not np.isfinite(np.concatenate(logits)).all():
-        raise InternalError("the model produced a number that is not finite; no answer was sent")
-    return logits

@@ -53,10 +53,9 @@ PARTS = ("weights", "activations", "chunks", "kept_states", "graphs", "libraries
 class MemoryPlan:
     """Bytes. weights: the model's parameters, the deltas that are kept apart, rotary tables;
     activations: what the largest pass's rows need where they need most; chunks: its delta rule's
-    scratch and states;
-    kept_states: states of prefixes for later passes, and what a pass adds that reads them;
-    graphs: a pass of the largest bucket and its results, which all captured passes share, and the
-    driver's part; libraries: see LIBRARY_BYTES. budget: all that may be used.
+    scratch and states; kept_states: states of prefixes for later passes, and what a pass adds that
+    reads them; graphs: a pass of the largest bucket and its results, which all captured passes
+    share, and the driver's part; libraries: see LIBRARY_BYTES. budget: all that may be used.
 
     A pass never has its activations and its chunks at their most at once; that slack is what
     the allocator loses to block sizes and to passes of changing size.

@@ -12,7 +12,6 @@ import argparse
 import http.client
 import json
 import os
-import re
 import urllib.error
 import urllib.request
 from http import HTTPStatus
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from adjudge.commands.load import check_folder, with_model
 from adjudge.commands.request import add_request_flags, has_request_flags, read_request
 from adjudge.commands.table import shown, table
-from adjudge.config import EngineConfig
+from adjudge.config import EngineConfig, is_key
 from adjudge.errors import ConfigError
 from adjudge.origins import Settings, add_flags, resolve
 from adjudge.progress import Reporter
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 MOST_SHOWN = 300
 """Characters of a reply that is not System One's."""
 
-_HEADER_VALUE = re.compile(r"[!-~]+")
 _REDIRECTS = (301, 302, 303, 307, 308)
 _NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What reading a body raises that is no JSON, or not of the shape that it should have."""
@@ -110,7 +108,7 @@ def _engine_for(request: dict[str, Any], config: EngineConfig) -> Engine:
 def _ask_server(url: str, request: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
     headers = {"content-type": "application/json"}
     if keys:
-        if not _HEADER_VALUE.fullmatch(keys[0]):
+        if not is_key(keys[0]):
             raise ConfigError(
                 "the key in ADJUDGE_API_KEY has a character that no header may hold; keys are of "
                 "printable ASCII without spaces"
@@ -123,8 +121,8 @@ def _ask_server(url: str, request: dict[str, Any], keys: tuple[str, ...]) -> dic
         status, answered = _sent(address, json.dumps(request).encode(), headers)
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = str(getattr(error, "reason", error)).strip() or type(error).__name__
-        reason = _on_a_line(reason)
-        raise ConfigError(f"{url} cannot be asked ({reason}); is it serving?") from None
+        told = f"{url} cannot be asked ({_on_a_line(reason)}); is it serving?"
+        raise ConfigError(told) from None
     if status != HTTPStatus.OK:
         raise ConfigError(f"{url} answered {status}: {_reason(answered)}")
     try:

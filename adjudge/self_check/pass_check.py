@@ -41,14 +41,10 @@ def passes(executor: Executor, seeds: Sequence[int]) -> Iterator[CheckRow]:
         bucket = roomy(forest, unused_rows=37)
         yield compared("padded", _hidden(executor, forest, bucket), alone)
         if executor.graphs is not None:
-            replays = executor.counters.replays
-            replayed = [_replayed(executor, plan([prompt]))[0] for prompt in prompts]
-            replays = executor.counters.replays - replays
-            yield compared(f"replayed alone ({replays})", replayed, alone)
-            replays = executor.counters.replays
-            together = _replayed(executor, forest)
-            replays = executor.counters.replays - replays
-            yield compared(f"replayed together ({replays})", together, alone)
+            one_by_one = [plan([prompt]) for prompt in prompts]
+            for name, forests in (("alone", one_by_one), ("together", [forest])):
+                replays, replayed = _replayed(executor, forests)
+                yield compared(f"replayed {name} ({replays})", replayed, alone)
         if executor.states is not None:
             for name in ("keeping states", "on kept states"):
                 yield compared(name, _on_states(executor, executor.states, prompts), alone)
@@ -99,8 +95,15 @@ def _on_states(executor: Executor, states: States, prompts: Sequence[np.ndarray]
     return _of_prompts(reuse.forest, hidden_QH)
 
 
-def _replayed(executor: Executor, forest: Forest) -> list[Tensor]:
-    return _of_prompts(forest, executor.hidden(executor.prepare(forest)))
+def _replayed(executor: Executor, forests: Sequence[Forest]) -> tuple[int, list[Tensor]]:
+    """How many of the passes were replays, and the rows of their prompts."""
+    before = executor.counters.replays
+    rows = [
+        row
+        for forest in forests
+        for row in _of_prompts(forest, executor.hidden(executor.prepare(forest)))
+    ]
+    return executor.counters.replays - before, rows
 
 
 def _of_prompts(forest: Forest, hidden_QH: Tensor) -> list[Tensor]:

@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from adjudge.config import ServiceConfig
+from adjudge.config import ServiceConfig, is_key
 from adjudge.errors import AuthenticationError, ConfigError
 from adjudge.service.exchange import Exchange
 
@@ -70,7 +70,7 @@ def load_keys(config: ServiceConfig) -> Keys:
             raise ConfigError(f"api_key_file {config.api_key_file} holds no key; write one a line")
         keys += found
     for key in keys:
-        if not key.isascii() or not key.isprintable() or " " in key or not key:
+        if not is_key(key):
             raise ConfigError("a key may hold printable ASCII characters without spaces only")
     if not keys and not config.insecure and not _is_loopback(config.host):
         raise ConfigError(

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from adjudge.errors import InternalError
+from adjudge.errors import NotFinite
 from adjudge.wire.request import Text
 
 
@@ -62,7 +62,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
 def response_to(response: Response, *, metadata_key: str = "x_metadata") -> dict[str, Any]:
     """The response as JSON-ready dicts, order kept. `metadata` is left out where it is empty.
 
-    Raises InternalError if a number of an answer is not finite: no such answer may leave.
+    Raises NotFinite if a number of an answer is not finite: no such answer may leave.
     """
     body: dict[str, Any] = {
         "model": response.model,
@@ -103,7 +103,7 @@ def _answer_to(answer: Answer) -> dict[str, Any]:
         }
     body.update(answer.extra)
     if not all(_is_finite(value) for key, value in body.items() if key != "legend"):
-        raise InternalError("the model produced a number that is not finite; no answer was sent")
+        raise NotFinite
     return body
 
 
