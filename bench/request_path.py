@@ -34,10 +34,12 @@ from adjudge.layout import Layout
 from adjudge.origins import add_flags, resolve
 from adjudge.proof.answers import AnswerCheck
 from adjudge.proof.connection import Connection, Target
-from adjudge.proof.evidence import build, libraries, machine
+from adjudge.proof.evidence import build, machine
 from adjudge.proof.workloads import Case
 from adjudge.proof.writer import Writer
 from adjudge.service import serve
+from adjudge.sources import libraries
+from adjudge.state import Carry
 from adjudge.wire import Response
 
 WARM_UP = 50
@@ -100,15 +102,15 @@ def timed_hidden(plain: Any) -> tuple[Any, Any]:
 
     last: dict[str, Any] = {}
 
-    def hidden(self: Executor, plan: Layout) -> Any:
+    def hidden(self: Executor, plan: Layout, carry: Carry | None = None) -> Any:
         if not self.device.is_cuda:
             begin = time.perf_counter()
-            found = plain(self, plan)
+            found = plain(self, plan, carry)
             last["seconds"] = time.perf_counter() - begin
             return found
         last["events"] = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
         last["events"][0].record()
-        found = plain(self, plan)
+        found = plain(self, plan, carry)
         last["events"][1].record()
         return found
 
